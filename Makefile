@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help test test-slow demo lint format bench docs clean
+
+help:  ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) \
+		| awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+test: $(VENV)/.installed-tests  ## Run the tests and doctests, without the slow ones
+	$(BIN)/python -m pytest -q
+
+test-slow: $(VENV)/.installed-tests  ## Run only the tests that take minutes
+	$(BIN)/python -m pytest -q -m slow
+
+demo: $(VENV)/.installed-tests  ## Show what a training run costs and what noise it needs
+	$(BIN)/armijo account --rate 0.005 --noise-multiplier 1.0 --steps 2000 --delta 1e-5
+	$(BIN)/armijo account --rate 0.005 --noise-multiplier 1.0 --steps 2000 --delta 1e-5 \
+		--search-rho 0.05 --max-tries 20 --adaptive
+	$(BIN)/armijo calibrate --epsilon 1 --delta 1e-5 --rate 0.005 --steps 2000
+
+lint: $(VENV)/.installed-dev  ## Check style, types and the import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed-dev  ## Apply the formatter and the safe fixes
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-bench  ## Measure against peers; writes benchmarks/latest.json
+	$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.installed-docs  ## Build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+clean:  ## Remove the environment, caches and everything built
+	rm -rf $(VENV) build dist site src/*.egg-info benchmarks/latest.json
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find benchmarks src tests -name __pycache__ -prune -exec rm -rf {} +
+
+# The stamp is written last, so that a half-made environment is made again.
+$(VENV)/.made:
+	$(PYTHON) -m venv --clear $(VENV)
+	touch $@
+
+# setuptools is installed first because building without isolation is what keeps the
+# build tools at the versions of the constraints file.
+$(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/.made
+	$(PIP) install --quiet -c constraints.txt setuptools
+	$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[$*]'
+	touch $@

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of arguments: the keyword gives the message its name and its value."""
+
+import math
+import numbers
+
+
+def _number(name: str, value: object) -> float:
+    """Return ``value`` as a float, refusing what is not one real finite number."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(
+            f"Expected {name} to be a number, got {value!r}; give one real number."
+        )
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(
+            f"Expected {name} to be finite, got {value!r}; give a finite number."
+        )
+    return number
+
+
+def finite(**values: object) -> None:
+    """Refuse anything but finite real numbers."""
+    for name, value in values.items():
+        _number(name, value)
+
+
+def positive(**values: object) -> None:
+    """Refuse anything but finite numbers above zero.
+
+    >>> positive(grad_clip=-1.0)
+    Traceback (most recent call last):
+    ValueError: Expected grad_clip > 0, got -1.0; give a number above zero.
+    """
+    for name, value in values.items():
+        if _number(name, value) <= 0:
+            raise ValueError(
+                f"Expected {name} > 0, got {value!r}; give a number above zero."
+            )
+
+
+def non_negative(**values: object) -> None:
+    """Refuse anything but finite numbers that are zero or more."""
+    for name, value in values.items():
+        if _number(name, value) < 0:
+            raise ValueError(
+                f"Expected {name} >= 0, got {value!r}; give zero or a number above it."
+            )
+
+
+def rate(**values: object) -> None:
+    """Refuse anything but a sampling probability in (0, 1]."""
+    for name, value in values.items():
+        if not 0 < _number(name, value) <= 1:
+            raise ValueError(
+                f"Expected 0 < {name} <= 1, got {value!r}; give the probability with "
+                "which one row enters a batch (1 for all rows)."
+            )
+
+
+def open_unit(**values: object) -> None:
+    """Refuse anything but a number strictly between zero and one."""
+    for name, value in values.items():
+        if not 0 < _number(name, value) < 1:
+            raise ValueError(
+                f"Expected 0 < {name} < 1, got {value!r}; give a number strictly "
+                "between zero and one."
+            )
+
+
+def at_least(minimum: int, **values: object) -> None:
+    """Refuse anything but integers of ``minimum`` or more."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+            raise ValueError(
+                f"Expected {name} to be an integer, got {value!r}; give a whole number."
+            )
+        if int(value) < minimum:
+            raise ValueError(
+                f"Expected {name} >= {minimum}, got {value!r}; give {minimum} or more."
+            )
+
+
+def choice(options: tuple[str, ...], **values: object) -> None:
+    """Refuse anything but one of the named options."""
+    for name, value in values.items():
+        if value not in options:
+            raise ValueError(
+                f"Expected {name} to be one of {', '.join(options)}, got {value!r}; "
+                "pick one of them."
+            )

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exceptions of the package; bad arguments are plain ``ValueError``."""
+
+
+class ArmijoError(Exception):
+    """Anything the package refuses for a reason of its own."""
+
+
+class BudgetExceeded(ArmijoError):
+    """The next access does not fit into what is left; nothing was read or spent."""
+
+
+class UnchargedAccess(ArmijoError):
+    """Private rows were asked for something that was not paid for."""
+
+
+class LedgerError(ArmijoError):
+    """The ledger cannot be opened, trusted or written; nothing was spent."""
+
+
+class TableError(ArmijoError, ValueError):
+    """A table, a schema or a model file is not what it has to be."""

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one place with randomness: bits, exact integer noise, Poisson coins.
+
+Noise is added to integers only, so nothing is lost to floating point (Mironov
+2012). The families are the continuous Laplace and Gaussian laws *rounded to the
+nearest integer*, with an integer scale in lattice units. For an integer ``v`` and a
+real draw ``N``, ``v + rint(N) = rint(v + N)``: the noisy integer is post-processing
+of the continuous mechanism, so its Renyi curve *and* its privacy loss distribution
+are bounded by the continuous ones exactly. The survival function on the lattice is
+the continuous one at half-integers, so the analysis of AboveThreshold applies
+without an inflation term. The discrete Gaussian of Canonne, Kamath & Steinke (2020)
+has the first property for the Renyi curve only.
+
+The draws are exact, not approximate: the rejection scheme is that of Canonne, Kamath
+& Steinke (2020), and every coin compares a uniform number whose bits are drawn only
+as far as they are needed (Karney 2016). The running time depends on the draws and is
+not protected against an observer of time.
+
+=====================  =====================================================
+:mod:`~.bits`          sources of bits, and one stream for each purpose
+:mod:`~.lazy`          the event ``U < exp(-x)``, decided exactly
+:mod:`~.lattice`       rounded Laplace and Gaussian noise, exact and fast
+:mod:`~.selection`     the exponential mechanism's choice, Poisson coins
+=====================  =====================================================
+"""
+
+from armijo.noise.bits import PURPOSES, BitSource, Randomness, SeededBits, SystemBits
+from armijo.noise.lattice import (
+    EXACT_UP_TO,
+    MAX_SCALE,
+    default_noise,
+    fast_gaussian,
+    rounded_gaussian,
+    rounded_laplace,
+)
+from armijo.noise.selection import exponential_choice, poisson_coins
+
+__all__ = [
+    "EXACT_UP_TO",
+    "MAX_SCALE",
+    "PURPOSES",
+    "BitSource",
+    "Randomness",
+    "SeededBits",
+    "SystemBits",
+    "default_noise",
+    "exponential_choice",
+    "fast_gaussian",
+    "poisson_coins",
+    "rounded_gaussian",
+    "rounded_laplace",
+]

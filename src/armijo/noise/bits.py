@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where bits come from: the operating system, unless a seed is asked for by name."""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from armijo import _validate
+
+PURPOSES = ("sampling", "gradient", "search", "initial", "perturbation")
+
+
+class BitSource(Protocol):
+    """Independent fair bits, in words."""
+
+    def uint64(self, n: int) -> NDArray[np.uint64]:
+        """Return ``n`` words of 64 bits."""
+        ...
+
+    def uint16(self, n: int) -> NDArray[np.uint16]:
+        """Return ``n`` words of 16 bits."""
+        ...
+
+
+class SystemBits:
+    """Bits of the operating system's cryptographic generator.
+
+    Nothing is buffered, so forked processes never share a word.
+    """
+
+    def uint64(self, n: int) -> NDArray[np.uint64]:
+        """Return ``n`` words of 64 bits."""
+        return np.frombuffer(os.urandom(8 * n), dtype=np.uint64)
+
+    def uint16(self, n: int) -> NDArray[np.uint16]:
+        """Return ``n`` words of 16 bits."""
+        return np.frombuffer(os.urandom(2 * n), dtype=np.uint16)
+
+
+class SeededBits:
+    """Bits that anyone with the seed can repeat: for tests and reproduction only.
+
+    Parameters
+    ----------
+    seed
+        A non-negative integer, or a NumPy seed sequence.
+
+    Examples
+    --------
+    >>> first, second = SeededBits(3), SeededBits(3)
+    >>> bool((first.uint64(4) == second.uint64(4)).all())
+    True
+    """
+
+    def __init__(self, seed: int | np.random.SeedSequence) -> None:
+        if not isinstance(seed, np.random.SeedSequence):
+            _validate.at_least(0, seed=seed)
+        self._generator = np.random.Generator(np.random.Philox(seed))
+
+    def uint64(self, n: int) -> NDArray[np.uint64]:
+        """Return ``n`` words of 64 bits."""
+        words: NDArray[np.uint64] = self._generator.bit_generator.random_raw(n)
+        return words
+
+    def uint16(self, n: int) -> NDArray[np.uint16]:
+        """Return ``n`` words of 16 bits; whole 64-bit words are used up."""
+        words = self.uint64(-(-n // 4)).astype("<u8").view("<u2")
+        return words[:n].astype(np.uint16)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the stream stands, as plain numbers and lists."""
+        state: Any = self._generator.bit_generator.state
+        return {
+            "counter": [int(word) for word in state["state"]["counter"]],
+            "key": [int(word) for word in state["state"]["key"]],
+            "buffer": [int(word) for word in state["buffer"]],
+            "buffer_pos": int(state["buffer_pos"]),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where another stream stood."""
+        self._generator.bit_generator.state = {
+            "bit_generator": "Philox",
+            "state": {
+                "counter": np.array(state["counter"], dtype=np.uint64),
+                "key": np.array(state["key"], dtype=np.uint64),
+            },
+            "buffer": np.array(state["buffer"], dtype=np.uint64),
+            "buffer_pos": state["buffer_pos"],
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+
+
+class Randomness:
+    """One stream of bits for each purpose.
+
+    Parameters
+    ----------
+    seed
+        A non-negative integer; streams are then derived from ``(seed, purpose)``, so
+        that drawing more from one leaves the others where they are.
+    insecure_deterministic
+        Must be True with a seed and only then: whoever knows the seed can subtract
+        the noise, so a run with it carries no privacy guarantee.
+
+    Examples
+    --------
+    >>> Randomness().deterministic
+    False
+    >>> coins = Randomness(seed=1, insecure_deterministic=True).stream("sampling")
+    >>> coins.uint16(2).size
+    2
+    """
+
+    def __init__(
+        self, *, seed: int | None = None, insecure_deterministic: bool = False
+    ) -> None:
+        self._seed = _checked_seed(seed, insecure_deterministic)
+        self._system = SystemBits()
+        self._seeded: dict[str, SeededBits] = {}
+        if self._seed is not None:
+            self._seeded = {name: _derive(self._seed, name) for name in PURPOSES}
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether a seed fixes every draw (then no guarantee holds)."""
+        return self._seed is not None
+
+    def stream(self, purpose: str) -> BitSource:
+        """Return the stream of one purpose, the same object each time."""
+        _validate.choice(PURPOSES, purpose=purpose)
+        return self._seeded[purpose] if self.deterministic else self._system
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, ready for JSON."""
+        if not self.deterministic:
+            return {"deterministic": False}
+        streams = {name: bits.state_dict() for name, bits in self._seeded.items()}
+        return {"deterministic": True, "seed": self._seed, "streams": streams}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, also in streams handed out before."""
+        saved = (state.get("deterministic"), state.get("seed"))
+        own = (self.deterministic, self._seed)
+        if saved != own:
+            raise ValueError(
+                f"Expected a state with (deterministic, seed) = {own}, got {saved}; "
+                "make the Randomness with the arguments of the run to be resumed."
+            )
+        if self.deterministic and set(state.get("streams", ())) != set(PURPOSES):
+            raise ValueError(
+                f"Expected a state with the streams {', '.join(PURPOSES)}, got "
+                f"{sorted(state.get('streams', ()))}; give an unchanged state_dict()."
+            )
+        for name, bits in self._seeded.items():
+            bits.load_state_dict(state["streams"][name])
+
+
+def _checked_seed(seed: int | None, insecure_deterministic: bool) -> int | None:
+    """Return the seed, refusing one that was not asked for by both arguments."""
+    if seed is None:
+        if insecure_deterministic:
+            raise ValueError(
+                "Expected a seed with insecure_deterministic=True, got None; give "
+                "seed=..., or leave both out for the system's generator."
+            )
+        return None
+    _validate.at_least(0, seed=seed)
+    if insecure_deterministic is not True:
+        raise ValueError(
+            f"Expected insecure_deterministic=True with a seed, got seed={seed!r} "
+            "alone; noise that a seed repeats can be subtracted again and protects "
+            "nobody. Leave the seed out, or say insecure_deterministic=True."
+        )
+    return int(seed)
+
+
+def _derive(seed: int, purpose: str) -> SeededBits:
+    """Return the stream of ``(seed, purpose)``; the name itself is the spawn key."""
+    key = tuple(purpose.encode())
+    return SeededBits(np.random.SeedSequence(seed, spawn_key=key))

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact coins: whether a uniform ``U``, drawn bit by bit, is below ``exp(-x)``.
+
+Karney (2016), "Sampling exactly from the normal distribution": a uniform real number
+is an endless string of bits, of which only those that decide the comparison need to
+be drawn. Here the first 64 bits of many numbers are compared in float64 at once. A
+decision counts only when ``|U - p|`` exceeds a guard that is larger than every float
+error; the others, one in about ``2**39``, are repeated in exact arithmetic with more
+bits of the same ``U``.
+"""
+
+from collections.abc import Callable
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from armijo.noise.bits import BitSource
+
+WORD = 64
+
+# Float error of U - p, with e = 2**-53. U: converting the 64-bit prefix costs e, bits
+# not yet drawn 2**-64. p = exp(-x): |dp| <= p |dx| (1 + |dx|) plus the error of
+# numpy.exp, taken as at most 16 units in the last place, 2**-49. Callers must keep
+# p |dx| <= 2**-46 (they say why). The sum is below 2**-45: 32 times under the guard.
+GUARD = 2.0**-40
+
+# Exponents of the fast path are cut here: exp(-700) is far under the guard, and it
+# does not underflow.
+LARGEST_EXPONENT = 700.0
+
+# exp(-1) .. exp(-27), rising; exp(-28) < GUARD, so beyond that nothing is decided fast.
+_POWERS = np.exp(-np.arange(27.0, 0.0, -1.0))
+
+# Above 4,096 e-folds an int64 may not hold the noise; probability exp(-4096).
+_MOST_FOLDS = 4096
+
+Bounds = tuple[Fraction, Fraction]
+Exponent = Callable[[int], Bounds]
+"""Bounds of ``x``; the argument asks for about that many bits behind the point."""
+
+
+class LazyUniform:
+    """A uniform number in [0, 1) of which the first ``length`` bits are known."""
+
+    def __init__(self, word: int | np.uint64, bits: BitSource) -> None:
+        self.prefix = int(word)
+        self.length = WORD
+        self._bits = bits
+
+    def refine(self) -> None:
+        """Draw the next 64 bits."""
+        self.prefix = (self.prefix << WORD) | int(self._bits.uint64(1)[0])
+        self.length += WORD
+
+    def bounds(self) -> Bounds:
+        """Return the ends of the interval in which the number lies."""
+        unit = 1 << self.length
+        return Fraction(self.prefix, unit), Fraction(self.prefix + 1, unit)
+
+
+def exp_bounds(low: Fraction, high: Fraction, digits: int) -> Bounds:
+    """Enclose ``exp(-x)`` for ``low <= x <= high``; exact where the exponent is 0."""
+    largest, smallest = Fraction(1), Fraction(1)
+    if low:
+        context = _context(digits, ROUND_FLOOR)
+        x = context.divide(Decimal(low.numerator), Decimal(low.denominator))
+        # Decimal's exp is correctly rounded, so the next numbers enclose it.
+        largest = Fraction(context.next_plus(context.exp(x.copy_negate())))
+    if high:
+        context = _context(digits, ROUND_CEILING)
+        x = context.divide(Decimal(high.numerator), Decimal(high.denominator))
+        smallest = Fraction(context.next_minus(context.exp(x.copy_negate())))
+    return smallest, largest
+
+
+def _context(digits: int, rounding: str) -> Context:
+    """Return a decimal context of its own, whatever the program has set."""
+    return Context(prec=digits, rounding=rounding, Emin=-99999, Emax=99999, traps=[])
+
+
+def is_below_exp(uniform: LazyUniform, exponent: Exponent) -> bool:
+    """Decide ``uniform < exp(-x)`` rigorously, drawing bits until it is decided."""
+    while True:
+        low, high = exponent(uniform.length)
+        if low < uniform.length:
+            digits = uniform.length // 3 + 10
+            smallest, largest = exp_bounds(low, high, digits)
+            start, end = uniform.bounds()
+            if end <= smallest:
+                return True
+            if start >= largest:
+                return False
+        elif uniform.prefix:
+            # exp(-x) <= exp(-length) < 2**-length <= U, without computing exp(-x).
+            return False
+        uniform.refine()
+
+
+def coins_below_exp(
+    words: NDArray[np.uint64],
+    exponents: NDArray[np.float64],
+    exact: Callable[[int], Exponent],
+    bits: BitSource,
+    guard: float,
+) -> NDArray[np.bool_]:
+    """Decide ``U < exp(-x)`` for arrays; ``exact(i)`` gives the i-th ``x`` exactly."""
+    uniforms = words * 2.0**-WORD
+    chances = np.exp(-exponents)
+    below = uniforms < chances
+    for i in np.flatnonzero(np.abs(uniforms - chances) <= guard):
+        below[i] = is_below_exp(LazyUniform(words[i], bits), exact(int(i)))
+    return below
+
+
+def e_folds(
+    words: NDArray[np.uint64], bits: BitSource, guard: float
+) -> NDArray[np.int64]:
+    """Return ``v`` with ``P(v >= j) = exp(-j)``: how many ``exp(-j)`` lie above ``U``.
+
+    The law is that of the successes of a coin of chance ``exp(-1)`` before its first
+    failure (Canonne, Kamath & Steinke 2020), by inversion of one uniform number.
+    """
+    uniforms = words * 2.0**-WORD
+    index = _POWERS.searchsorted(uniforms - guard)
+    undecided = (index != _POWERS.searchsorted(uniforms + guard)) | (index == 0)
+    folds: NDArray[np.int64] = _POWERS.size - index
+    for i in np.flatnonzero(undecided):
+        folds[i] = _exact_folds(LazyUniform(words[i], bits))
+    return folds
+
+
+def _exact_folds(uniform: LazyUniform) -> int:
+    """Count the powers ``exp(-1), exp(-2), ...`` above one uniform number."""
+    folds = 0
+    while folds < _MOST_FOLDS and is_below_exp(uniform, rational(folds + 1)):
+        folds += 1
+    return folds
+
+
+def rational(numerator: int, denominator: int = 1) -> Exponent:
+    """Return the exponent that is exactly ``numerator / denominator``."""
+    x = Fraction(numerator, denominator)
+    return lambda _: (x, x)
+
+
+def uniform_below(
+    words: NDArray[np.uint64], count: int
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return numbers in ``0 .. count-1`` and which of them may be used.
+
+    Words beyond the last whole multiple of ``count`` are to be drawn again: without
+    that rejection small numbers would come more often.
+    """
+    last = (1 << WORD) // count * count - 1
+    return (words % np.uint64(count)).astype(np.int64), words <= np.uint64(last)

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every accountant does: test a charge, write it down, count it, in this order.
+
+An accountant has one or more *limits* and a running sum against each.  A charge is
+refused or taken whole; when it is taken, its line stands in the ledger (flushed and
+synced) before the caller may touch a row.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from armijo.errors import BudgetExceeded, LedgerError, UnchargedAccess
+from armijo.privacy.budget import Budget, FloatArray, Guarantee, Neighboring
+from armijo.privacy.ledger import Charge, MemoryLedger
+from armijo.privacy.mechanisms import Mechanism, describe
+
+LedgerFactory = Callable[[Mapping[str, object]], MemoryLedger]
+
+SEEDED = "noise and batches were drawn from a seed, so whoever knows it knows them"
+"""Broken premise of a run with ``insecure_deterministic=True``."""
+
+
+class Accountant(ABC):
+    """Base of the filter, the planned and the reproduction accountant.
+
+    Parameters
+    ----------
+    budget : Budget
+        The preset promise.
+    relation : Neighboring
+        The neighboring relation of the run.
+    limits : array
+        The most that each running sum may reach.
+    name : str
+        How reports call this accountant.
+    broken_premises : tuple of str
+        Why the promise does not hold; empty for sound accounting.
+    insecure_deterministic : bool
+        Whether randomness comes from a seed, which voids the promise.
+    ledger : callable or None
+        Opens the ledger from the accountant's header; None keeps charges in memory.
+    """
+
+    def __init__(
+        self,
+        budget: Budget,
+        *,
+        relation: Neighboring,
+        limits: FloatArray,
+        name: str,
+        broken_premises: tuple[str, ...] = (),
+        insecure_deterministic: bool = False,
+        ledger: LedgerFactory | None = None,
+    ) -> None:
+        self.guarantee = Guarantee(
+            budget=budget,
+            relation=relation,
+            accountant=name,
+            broken_premises=broken_premises + (SEEDED,) * insecure_deterministic,
+        )
+        self._limits = np.array(limits, dtype=float)
+        self._limits.setflags(write=False)
+        self._costs: dict[Mechanism, FloatArray] = {}
+        self._descriptions: dict[Mechanism, dict[str, object]] = {}
+        self.ledger = MemoryLedger() if ledger is None else ledger(self.header())
+        self._recover()
+
+    @property
+    def budget(self) -> Budget:
+        """The preset promise."""
+        return self.guarantee.budget
+
+    @property
+    def limits(self) -> FloatArray:
+        """The most that each running sum may reach; fixed at construction."""
+        return self._limits
+
+    @property
+    def spent(self) -> FloatArray:
+        """The running sum against each limit, exactly rounded by the ledger."""
+        return np.array(self.ledger.spent or np.zeros(len(self._limits)))
+
+    @property
+    def n_charges(self) -> int:
+        """How many accesses were paid for."""
+        return self.ledger.next_index
+
+    def header(self) -> dict[str, object]:
+        """Return what identifies this accountant in a ledger's first line."""
+        return {**self.guarantee.to_dict(), "limits": self._limits.tolist()}
+
+    @abstractmethod
+    def _cost(self, mechanism: Mechanism) -> FloatArray:
+        """Return the cost of one access against each limit."""
+
+    @abstractmethod
+    def _fits(self, total: FloatArray) -> bool:
+        """Say whether running sums of ``total`` keep the promise."""
+
+    @abstractmethod
+    def epsilon_spent(self) -> float:
+        """Return epsilon for what was charged so far: progress, not a guarantee."""
+
+    def cost(self, mechanism: Mechanism) -> FloatArray:
+        """Return the cost of one access, cached: an unchanged plan is looked up."""
+        found = self._costs.get(mechanism)
+        if found is None:
+            found = self._checked(mechanism, self._cost(mechanism))
+            self._costs[mechanism] = found
+            self._descriptions[mechanism] = describe(mechanism)
+        return found
+
+    def _checked(self, mechanism: Mechanism, cost: FloatArray) -> FloatArray:
+        """Refuse a cost that is no number, negative, or free on every limit."""
+        if np.any(np.isnan(cost)) or np.any(cost < 0) or not np.any(cost > 0):
+            raise ValueError(
+                f"Expected a positive cost for {mechanism!r}, got {cost.tolist()}; an "
+                "access that costs nothing could be repeated without end."
+            )
+        return cost
+
+    def affords(self, mechanism: Mechanism) -> bool:
+        """Say whether :meth:`charge` would accept, from the same number."""
+        return self._fits(self.spent + self.cost(mechanism))
+
+    def remaining(self) -> FloatArray:
+        """Return what is left of each limit (zero where it is exhausted)."""
+        return np.maximum(self._limits - self.spent, 0.0)
+
+    def charge(
+        self, mechanism: Mechanism, *, label: str = "", batch: int | None = None
+    ) -> int:
+        """Pay for one access before it happens; all or nothing.
+
+        Parameters
+        ----------
+        mechanism : Mechanism
+            Everything that will be done on one batch, amplified as a whole.
+        label : str
+            What the ledger calls it.
+        batch : int or None
+            The batch this pays for; each number is accepted once, in order, so that
+            one batch cannot be paid in two separately amplified parts.
+
+        Returns
+        -------
+        int
+            The number of the batch that was paid.
+
+        Raises
+        ------
+        BudgetExceeded
+            If it does not fit; nothing was spent.
+        UnchargedAccess
+            If the batch was charged before.
+        """
+        index = self.ledger.next_index
+        if batch is not None and batch != index:
+            raise UnchargedAccess(
+                f"Asked to charge batch {batch}, but the next batch to pay for is "
+                f"{index}; everything done on one batch is one charge, made once."
+            )
+        cost = self.cost(mechanism)
+        if not self._fits(self.spent + cost):
+            raise BudgetExceeded(self._refusal(mechanism, cost))
+        entry = Charge(
+            index=index,
+            label=label,
+            mechanism=self._descriptions[mechanism],
+            cost=tuple(cost.tolist()),
+        )
+        self.ledger.append(entry)
+        return index
+
+    def _refusal(self, mechanism: Mechanism, cost: FloatArray) -> str:
+        """Say what was asked, what is left and what to do."""
+        share = np.min((self.spent + cost) / self._limits)
+        return (
+            f"Charge {self.ledger.next_index} ({type(mechanism).__name__}) would bring "
+            f"the run to {share:.4g} times what epsilon {self.budget.epsilon:g} at "
+            f"delta {self.budget.delta:g} allows; stop here, add noise, or start with "
+            "a larger budget. Nothing was spent by this request."
+        )
+
+    def _recover(self) -> None:
+        """Check that an existing ledger was charged by such an accountant."""
+        if len(self.spent) != len(self._limits):
+            raise LedgerError(
+                f"The ledger has {len(self.spent)} running sums, expected "
+                f"{len(self._limits)}; it belongs to another accountant. Give its own "
+                "settings, or another path."
+            )
+
+    def state_dict(self) -> dict[str, object]:
+        """Return limits, sums and the number of charges, as JSON values."""
+        return {
+            "header": self.header(),
+            "spent": self.spent.tolist(),
+            "n_charges": self.n_charges,
+        }

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inverse problem: how much noise, or which epsilon, for a number of steps."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.optimize import brentq
+
+from armijo import _validate
+from armijo.privacy.above_threshold import AboveThreshold
+from armijo.privacy.budget import Budget, order_grid, rdp_to_epsilon
+from armijo.privacy.mechanisms import Composed, Gaussian, Mechanism
+from armijo.privacy.planned import planned_epsilon
+from armijo.privacy.subsampling import Subsampled
+
+AccountantName = Literal["planned", "adaptive"]
+
+
+def step_mechanism(
+    rate: float, noise_multiplier: float, search: Mechanism | None = None
+) -> Subsampled:
+    """Return one step: a Gaussian gradient and perhaps a search on one batch."""
+    _validate.positive(noise_multiplier=noise_multiplier)
+    gradient = Gaussian(noise_scale=noise_multiplier)
+    inner = gradient if search is None else Composed((gradient, search))
+    return Subsampled(inner, rate)
+
+
+def epsilon_of(
+    step: Mechanism,
+    steps: int,
+    delta: float,
+    *,
+    accountant: AccountantName = "planned",
+) -> tuple[float, str]:
+    """Return epsilon of ``steps`` equal steps and which accountant proves it.
+
+    ``"adaptive"`` is the smallest preset epsilon with which a privacy filter affords
+    them, its order chosen for these costs beforehand.
+    """
+    _validate.at_least(1, steps=steps)
+    _validate.choice(("planned", "adaptive"), accountant=accountant)
+    if accountant == "planned":
+        return planned_epsilon([(step, steps)], delta)
+    return _filter_epsilon(step, steps, delta), "filter-rdp"
+
+
+def _filter_epsilon(step: Mechanism, steps: int, delta: float) -> float:
+    """Return the best single-order epsilon; finer orders are tried for small ones."""
+    best = math.inf
+    for guess in (1.0, 0.05):
+        orders = order_grid(Budget(epsilon=min(guess, best), delta=delta)).astype(float)
+        rdp = steps * step.rdp(orders)
+        best = min(best, float(np.min(rdp_to_epsilon(orders, rdp, delta))))
+        if best >= 0.5:
+            break
+    return best
+
+
+def noise_multiplier_for(
+    budget: Budget,
+    *,
+    rate: float,
+    steps: int,
+    search: Mechanism | None = None,
+    accountant: AccountantName = "planned",
+) -> float:
+    """Return the smallest noise multiplier with which ``steps`` steps keep the budget.
+
+    Solved on Renyi curves first; for a plan with a privacy loss distribution a few
+    secant steps in (log noise, log epsilon) follow.  The result always keeps the
+    budget: the last evaluation is on the safe side.
+
+    >>> budget = Budget(epsilon=1.0, delta=1e-5)
+    >>> round(noise_multiplier_for(budget, rate=1.0, steps=1), 3)
+    3.731
+    """
+    _validate.rate(rate=rate)
+    _validate.at_least(1, steps=steps)
+
+    def by_rdp(noise: float) -> float:
+        return _filter_epsilon(step_mechanism(rate, noise, search), steps, budget.delta)
+
+    start = _solve_log(by_rdp, budget.epsilon)
+    if accountant == "adaptive" or search is not None:
+        return start
+
+    def by_pld(noise: float) -> float:
+        return planned_epsilon([(step_mechanism(rate, noise), steps)], budget.delta)[0]
+
+    return _secant(by_pld, start, budget.epsilon)
+
+
+def _solve_log(epsilon_at: Callable[[float], float], target: float) -> float:
+    """Solve a falling epsilon(noise) = target by bracketing in log noise."""
+    low, high = 0.0, 0.0
+    while epsilon_at(math.exp(high)) > target:
+        high += 1.0
+        if high > 40:
+            raise ValueError(
+                f"No noise reaches epsilon {target:g}: what else is done on the batch "
+                "costs more; lower the search budget or raise epsilon."
+            )
+    while epsilon_at(math.exp(low)) < target and low > -8:
+        low -= 1.0
+    if low == high:
+        return math.exp(low)
+    root = brentq(lambda z: epsilon_at(math.exp(z)) - target, low, high, xtol=1e-7)
+    return math.exp(root + 2e-7)
+
+
+def _secant(epsilon_at: Callable[[float], float], start: float, target: float) -> float:
+    """Refine ``start`` (which keeps the target) on a tighter, costlier epsilon."""
+    safe = previous = start
+    value = epsilon_at(previous)
+    noise = previous * (value / target) ** 0.9
+    for _ in range(12):
+        new = epsilon_at(noise)
+        if new <= target:
+            safe = noise
+            if new >= target * (1 - 2e-4):
+                break
+        slope = math.log(new / value) / math.log(noise / previous)
+        previous, value = noise, new
+        noise *= (target * (1 - 1e-4) / new) ** (1 / slope)
+    return safe
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepBudget:
+    """Budgets of one line-search step: gradient rho and search epsilon."""
+
+    gradient_rho: float
+    search_epsilon: float
+
+
+def line_search_budget(
+    budget: Budget,
+    *,
+    rate: float,
+    steps: int,
+    max_queries: int | None = None,
+) -> StepBudget:
+    """Return the per-step budgets that let ``steps`` line-search steps fit exactly.
+
+    Gradient and Laplace search share a batch and are charged jointly; the search gets
+    ``search_epsilon = sqrt(2 gradient_rho)``, the split of Chen and Lee.
+    """
+    _validate.rate(rate=rate)
+    _validate.at_least(1, steps=steps)
+
+    def by_rdp(noise: float) -> float:
+        search = AboveThreshold.laplace(1 / noise, max_queries)
+        return _filter_epsilon(step_mechanism(rate, noise, search), steps, budget.delta)
+
+    noise = _solve_log(by_rdp, budget.epsilon)
+    return StepBudget(gradient_rho=0.5 / noise**2, search_epsilon=1 / noise)

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger: a charge is on disk before its noise is drawn, and stays there.
+
+``append`` returns only after the line of a charge is written and synced; the
+accountant lets data be touched after that and not before. Whatever happens next,
+reopening the ledger counts at least what was spent, and nothing in this module ever
+truncates, overwrites or rewrites a file: bytes are only added at the end. What no
+file can tell is that complete lines are missing at its end, as in an old copy.
+"""
+
+import json
+import os
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType, TracebackType
+from typing import NoReturn, Self
+
+from armijo.errors import LedgerError
+from armijo.privacy.ledger_files import (
+    acquire_lock,
+    failure,
+    identity,
+    ledger_path,
+    open_or_create,
+    read,
+    read_all,
+    release,
+    sync_folder,
+    write,
+)
+from armijo.privacy.ledger_lines import (
+    OWN_KEYS,
+    Book,
+    Charge,
+    announce_payload,
+    charge_payload,
+    encode,
+    read_lines,
+    seal,
+)
+
+__all__ = ["Charge", "Ledger", "LedgerView", "MemoryLedger", "read_ledger"]
+
+
+@dataclass(frozen=True)
+class LedgerView:
+    """What a ledger file says, read without touching it.
+
+    Parameters
+    ----------
+    header : mapping
+        First line of the file: format, version, run and what the accountant gave.
+    charges : tuple of Charge
+        All charges in order; torn ones have the label ``"torn line"``.
+    spent : tuple of float
+        Sum of the costs per limit; empty before the first charge.
+    torn : int
+        How many torn lines there are, those included that cost nothing.
+    """
+
+    header: Mapping[str, object]
+    charges: tuple[Charge, ...]
+    spent: tuple[float, ...]
+    torn: int
+
+
+class MemoryLedger:
+    """A ledger that lasts as long as the process: same interface, no file.
+
+    Examples
+    --------
+    >>> ledger = MemoryLedger()
+    >>> ledger.append(Charge(ledger.next_index, "step 0", {}, (0.1, 0.2)))
+    >>> ledger.append(Charge(ledger.next_index, "step 1", {}, (0.2, 0.2)))
+    >>> ledger.spent
+    (0.30000000000000004, 0.4)
+    """
+
+    def __init__(self) -> None:
+        self._book = Book()
+
+    @property
+    def charges(self) -> Sequence[Charge]:
+        """All charges in order, as a copy."""
+        return tuple(self._book.charges)
+
+    @property
+    def spent(self) -> tuple[float, ...]:
+        """Costs added up per limit as ``math.fsum`` does; () before the first charge.
+
+        The sum is exactly rounded, hence the same however often a run was
+        interrupted and its ledger reopened. Reading it does not visit the charges.
+        """
+        return self._book.spent
+
+    @property
+    def next_index(self) -> int:
+        """The index that the next charge must have."""
+        return len(self._book.charges)
+
+    def append(self, charge: Charge) -> None:
+        """Count a charge; raise before anything is counted if it cannot be one."""
+        self._book.check(charge)
+        charge_payload(charge)  # what works in memory must work with a file
+        self._book.count(charge)
+
+    def close(self) -> None:
+        """Do nothing: there is no file."""
+
+    def __enter__(self) -> Self:
+        """Return the ledger itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the ledger."""
+        self.close()
+
+
+class Ledger(MemoryLedger):
+    """A ledger in a file, held by one process at a time; see :meth:`open`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = os.path.join(folder.name, "run.ledger")
+    >>> with Ledger.open(path, header={"epsilon": 1.0}) as ledger:
+    ...     ledger.append(Charge(0, "step 0", {"name": "Gaussian"}, (0.5,)))
+    >>> with Ledger.open(path, header={"epsilon": 1.0}) as ledger:
+    ...     ledger.append(Charge(1, "step 1", {"name": "Gaussian"}, (0.25,)))
+    ...     ledger.spent
+    (0.75,)
+    >>> folder.cleanup()
+    """
+
+    def __init__(self, path: str, header: Mapping[str, object]) -> None:
+        super().__init__()
+        self.path = path
+        self._failed: str | None = None
+        self._mutex = threading.RLock()
+        self._process = os.getpid()
+        lock = acquire_lock(path)
+        try:
+            self._fd = open_or_create(path, header)
+        except BaseException:
+            lock.release()
+            raise
+        self._finalizer = weakref.finalize(self, release, self._fd, lock, os.getpid())
+        try:
+            self._load(header)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def open(
+        cls, path: str | os.PathLike[str], *, header: Mapping[str, object]
+    ) -> "Ledger":
+        """Begin a ledger, or go on with an existing one after checking all of it.
+
+        Parameters
+        ----------
+        path : path
+            The file; its folder must exist. ``path + ".lock"`` is created beside it
+            and held until :meth:`close`, the end of the object or of the process.
+        header : mapping
+            Public JSON that identifies the run: budget, relation, accountant,
+            orders, limits, flags of the guarantee. It must be the same on reopening.
+
+        Returns
+        -------
+        Ledger
+            With every charge of the file counted, a torn last line included at the
+            highest cost that was announced before it.
+
+        Raises
+        ------
+        LedgerError
+            The file is not a ledger, of another run or version, damaged, in use, or
+            cannot be written. It is left as it is and nothing is spent.
+        ValueError
+            The header is not public JSON or uses a key of the ledger itself.
+        """
+        _check_header(header)
+        return cls(ledger_path(path), header)
+
+    def _load(self, header: Mapping[str, object]) -> None:
+        """Count what the file holds and mend its end."""
+        try:
+            data = read(self._fd)
+            stored, self._book, repair = read_lines(self.path, data)
+            _compare(self.path, stored, header)
+            if repair:
+                write(self._fd, repair)
+            # Also without a repair: the last line may have been written by a process
+            # that was killed before its fsync, and from here on it counts as spent.
+            os.fsync(self._fd)
+            sync_folder(self.path)
+            self._identity = identity(os.fstat(self._fd))
+        except OSError as error:
+            raise failure("open", self.path, error) from error
+        self.header: Mapping[str, object] = MappingProxyType(stored)
+
+    def append(self, charge: Charge) -> None:
+        """Write a charge and return once it is on disk; only then may data be read.
+
+        Parameters
+        ----------
+        charge : Charge
+            Its index must be :attr:`next_index`.
+
+        Raises
+        ------
+        LedgerError
+            The line could not be written: nothing was spent by this call, and the
+            object refuses further charges until the ledger is opened again.
+        """
+        if os.getpid() != self._process:  # before the mutex, which may be held there
+            self._refuse("it belongs to the parent of this process")
+        with self._mutex:
+            payload = charge_payload(charge)
+            self._check_file()
+            self._book.check(charge)
+            # Set before the write and lifted after it, so that an interrupt at any
+            # instant in between leaves an object that refuses to go on.
+            self._failed = "an earlier append did not finish"
+            try:
+                ceiling = self._book.raised(charge.cost)
+                if ceiling is not None:
+                    self._write_line(announce_payload(ceiling))
+                    self._book.ceiling = ceiling
+                self._write_line(payload)
+            except OSError as error:
+                raise failure("write to", self.path, error) from error
+            self._book.count(charge)
+            self._failed = None
+
+    def _write_line(self, payload: bytes) -> None:
+        """Write and sync one sealed line."""
+        line, chain = seal(self._book.chain, payload)
+        write(self._fd, line + b"\n")
+        os.fsync(self._fd)
+        self._book.chain = chain
+        device, inode, size = self._identity
+        self._identity = device, inode, size + len(line) + 1
+
+    def _refuse(self, found: str) -> NoReturn:
+        """Refuse a charge because of the state of this object."""
+        raise LedgerError(
+            f"The ledger {self.path} takes no charge: {found}; nothing was spent by "
+            "this call. Open it again with Ledger.open, in one process only."
+        )
+
+    def _check_file(self) -> None:
+        """Refuse a closed or failed object, and a file that is not the one checked."""
+        if not self._finalizer.alive:
+            self._refuse("it was closed")
+        if self._failed is not None:
+            self._refuse(self._failed)
+        try:
+            found = identity(os.stat(self.path))
+        except OSError as error:
+            raise failure("find", self.path, error) from error
+        if found != self._identity:
+            raise LedgerError(
+                f"The ledger {self.path} was replaced or changed by someone else "
+                f"while it was open (size {found[2]}, expected {self._identity[2]}); "
+                "nothing was spent by this call. Find out who writes to it, then open "
+                "it again."
+            )
+
+    def close(self) -> None:
+        """Close the file and free it for other processes; charges stay readable."""
+        if os.getpid() == self._process:
+            with self._mutex:  # an append of another thread ends first
+                self._finalizer()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse copies: two of them would spend the same budget twice."""
+        raise TypeError(
+            f"The ledger {self.path} cannot be copied or pickled, since a copy would "
+            "spend the same budget again; open it in the process that charges."
+        )
+
+
+def read_ledger(path: str | os.PathLike[str]) -> LedgerView:
+    """Read a ledger with all checks, without locking it or writing to it.
+
+    A torn last line is counted as :meth:`Ledger.open` would count it. While another
+    process is charging, its line in progress may look torn: the sum is then an
+    upper bound.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Returns
+    -------
+    LedgerView
+        Header, charges, their sum and the number of torn lines.
+
+    Raises
+    ------
+    LedgerError
+        There is no such file, or it is not a sound ledger.
+    """
+    name = ledger_path(path)
+    header, book, _ = read_lines(name, read_all(name))
+    return LedgerView(header, tuple(book.charges), book.spent, book.torn)
+
+
+def _check_header(header: Mapping[str, object]) -> None:
+    """Refuse header keys that are the ledger's own, and what is not JSON."""
+    for key in header:
+        if key in OWN_KEYS:
+            raise ValueError(
+                f"Expected header keys other than {OWN_KEYS}, got {key!r}; rename it."
+            )
+    encode("header", header)
+
+
+def _compare(
+    path: str, stored: Mapping[str, object], header: Mapping[str, object]
+) -> None:
+    """Refuse a ledger whose header differs from that of this run."""
+    wanted = json.loads(encode("header", header))
+    for key in [*wanted, *(key for key in stored if key not in OWN_KEYS)]:
+        found, asked = stored.get(key, "absent"), wanted.get(key, "absent")
+        if found != asked or (key in stored) != (key in wanted):
+            raise LedgerError(
+                f"The ledger {path} is a ledger of another run: {key} is {found!r} in "
+                f"the file and {asked!r} in this run; it was left as it is and "
+                "nothing was spent. Run with the settings it was begun with, or "
+                "choose another path."
+            )

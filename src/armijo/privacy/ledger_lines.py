@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lines of a ledger: every line seals the one before, and a torn one is priced.
+
+A ledger is ASCII text, one JSON object per line, the last key of each being
+``chain``, a checksum of the line and of the chain before it:
+
+* the header, ``{"format": "armijo-ledger", "version": 1, "run": ..., ...}``;
+* ``{"kind": "announce", "ceiling": [...]}``: no later charge costs more than this,
+  component by component, until another announcement raises it;
+* ``{"kind": "charge", "index": ..., "label": ..., "mechanism": ..., "cost": [...]}``;
+* ``{"kind": "torn", ...}``: what the unreadable line before it is counted as.
+
+Each line is written by one call and synced before the next one is begun, so that a
+crash can damage the last line and no other. This module only turns bytes into
+charges and back; files and locks are in :mod:`armijo.privacy.ledger`.
+"""
+
+import json
+import math
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, NoReturn
+
+from armijo import _validate
+from armijo.errors import ArmijoError, LedgerError
+
+FORMAT = "armijo-ledger"
+VERSION = 1
+MAGIC = b'{"format":"armijo-ledger","version":'
+TORN_LABEL = "torn line"
+OWN_KEYS = ("format", "version", "run", "chain")
+
+_CHAIN_KEY = b',"chain":"'
+_CHAIN_DIGITS = 16
+_CHAIN_BYTES = len(_CHAIN_KEY) + _CHAIN_DIGITS + len(b'"}')
+_ANNOUNCE_START = b'{"kind":"announce"'
+# Every finite double is a whole multiple of 2**-1074.
+_UNIT_BITS = 1074
+
+
+@dataclass(frozen=True)
+class Charge:
+    """One line of a ledger: what was about to be done, and its price.
+
+    Parameters
+    ----------
+    index : int
+        Position among the charges of the run: 0, 1, 2, ...
+    label : str
+        Public name of the access, for reports.
+    mechanism : mapping
+        Public JSON description of the mechanism.
+    cost : tuple of float
+        What it costs, one number per limit of the accountant; finite, not negative.
+
+    Examples
+    --------
+    >>> Charge(0, "step 0", {"name": "Gaussian", "noise_scale": 2.0}, (0.125,)).cost
+    (0.125,)
+    """
+
+    index: int
+    label: str
+    mechanism: Mapping[str, object]
+    cost: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be written exactly or added up."""
+        if type(self.index) is not int or self.index < 0:
+            _validate.at_least(0, index=self.index)
+            object.__setattr__(self, "index", int(self.index))
+        if not isinstance(self.label, str):
+            raise ValueError(
+                f"Expected label to be a string, got {self.label!r}; name the access."
+            )
+        if not isinstance(self.mechanism, Mapping):
+            raise ValueError(
+                f"Expected mechanism to be a mapping, got {self.mechanism!r}; give "
+                "its public description as a dictionary."
+            )
+        object.__setattr__(self, "cost", _numbers("cost", self.cost))
+
+
+def _numbers(name: str, values: Any) -> tuple[float, ...]:
+    """Return a non-empty tuple of finite floats, none of them negative."""
+    if not isinstance(values, tuple | list) or not values:
+        raise ValueError(
+            f"Expected {name} to be a tuple with one number per limit, got "
+            f"{values!r}; give at least one number."
+        )
+    if not all(type(value) is float and 0.0 <= value < math.inf for value in values):
+        for place, value in enumerate(values):
+            _validate.non_negative(**{f"{name}[{place}]": value})
+    return tuple(map(float, values))
+
+
+def _plain(value: object) -> object:
+    """Let read-only mappings be written like dictionaries."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+# json writes floats with repr, so they come back as the same floats.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain)
+_DECODER = json.JSONDecoder()
+
+
+def encode(name: str, value: object) -> bytes:
+    """Return public JSON as ASCII bytes, or say that the argument is not JSON."""
+    try:
+        return _ENCODER.encode(value).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"Expected {name} to be public JSON (finite numbers, strings, lists, "
+            f"mappings), got {value!r}: {error}; describe it with plain values."
+        ) from error
+
+
+def charge_payload(charge: Charge) -> bytes:
+    """Return the line of a charge, yet without its chain."""
+    return encode("charge", {"kind": "charge", **vars(charge)})
+
+
+def announce_payload(ceiling: tuple[float, ...]) -> bytes:
+    """Return the line of an announcement, yet without its chain."""
+    return encode("ceiling", {"kind": "announce", "ceiling": ceiling})
+
+
+def seal(previous: bytes, payload: bytes) -> tuple[bytes, bytes]:
+    """Return the finished line, without its newline, and its chain.
+
+    The chain guards against accidents (a flipped bit, a lost, doubled or swapped
+    line), not against someone who computes it anew.
+    """
+    chain = sha256(previous + payload).hexdigest()[:_CHAIN_DIGITS].encode("ascii")
+    return payload[:-1] + _CHAIN_KEY + chain + b'"}', chain
+
+
+def unseal(previous: bytes, line: bytes) -> tuple[bytes, bytes] | None:
+    """Return payload and chain of a line that follows on ``previous``, else None."""
+    payload = line[:-_CHAIN_BYTES] + b"}"
+    sealed, chain = seal(previous, payload)
+    return (payload, chain) if sealed == line else None
+
+
+class Book:
+    """Charges added up so far, and what is needed to write or check the next line."""
+
+    def __init__(self, chain: bytes = b"") -> None:
+        self.chain = chain
+        self.charges: list[Charge] = []
+        self.ceiling: tuple[float, ...] | None = None
+        self.torn = 0
+        self._units: list[int] = []
+
+    @property
+    def spent(self) -> tuple[float, ...]:
+        """Sum of the costs, exactly rounded: what ``math.fsum`` gives, but kept."""
+        try:
+            return tuple(units / (1 << _UNIT_BITS) for units in self._units)
+        except OverflowError:
+            return (math.inf,) * len(self._units)
+
+    def check(self, charge: Charge) -> None:
+        """Refuse a charge that is out of turn or has another number of limits."""
+        if charge.index != len(self.charges):
+            raise LedgerError(
+                f"Charge {charge.label!r} has index {charge.index}, the ledger "
+                f"expects {len(self.charges)}; nothing was written or spent. Number "
+                "charges by next_index, and do not share one ledger between runs."
+            )
+        width = len(self.ceiling or self._units)
+        if width and len(charge.cost) != width:
+            raise ValueError(
+                f"Expected cost to have {width} numbers, one per limit, got "
+                f"{charge.cost!r}; charge with the accountant that began the ledger."
+            )
+
+    def count(self, charge: Charge) -> None:
+        """Add a charge to the sums."""
+        if not self._units:
+            self._units = [0] * len(charge.cost)
+        for place, number in enumerate(charge.cost):
+            numerator, denominator = number.as_integer_ratio()
+            shift = _UNIT_BITS + 1 - denominator.bit_length()
+            self._units[place] += numerator << shift
+        self.charges.append(charge)
+
+    def raised(self, cost: tuple[float, ...]) -> tuple[float, ...] | None:
+        """Return the ceiling to announce before this cost; None if it is covered."""
+        if self.ceiling is None:
+            return cost
+        if all(map(operator.le, cost, self.ceiling)):
+            return None
+        return tuple(map(max, self.ceiling, cost))
+
+    def replay(self, payload: bytes, chain: bytes) -> None:
+        """Take in one sealed line, or raise ValueError where it cannot stand here."""
+        record: dict[str, Any] = _DECODER.decode(payload.decode("ascii"))
+        match record:
+            case {"kind": "charge", "index": k, "label": label, **rest}:
+                charge = Charge(k, label, rest["mechanism"], rest["cost"])
+                self.check(charge)
+                if self.raised(charge.cost) is not None:
+                    raise ValueError("a charge above the announced ceiling")
+                self.count(charge)
+            case {"kind": "announce", "ceiling": values}:
+                ceiling = _numbers("ceiling", values)
+                old = self.ceiling or ceiling
+                if len(old) != len(ceiling) or self.raised(ceiling) != ceiling:
+                    raise ValueError("an announcement that raises nothing")
+                self.ceiling = ceiling
+            case _:
+                raise ValueError("an unknown kind of line")
+        self.chain = chain
+
+    def acknowledge(self, fragment: bytes) -> bytes:
+        """Count a torn line; return the record that says so, without its newline.
+
+        The record follows from the sealed lines and the fragment alone. A crash in
+        the middle of writing it is therefore mended by writing the rest of it.
+        """
+        cost = self._torn_cost(fragment)
+        size, index = len(fragment), len(self.charges)
+        record: dict[str, object] = {"kind": "torn", "index": index, "bytes": size}
+        record["digest"] = sha256(fragment).hexdigest()[:_CHAIN_DIGITS]
+        line, self.chain = seal(self.chain, encode("torn", {**record, "cost": cost}))
+        if cost:
+            self.count(Charge(index, TORN_LABEL, {"torn": True, "bytes": size}, cost))
+        self.torn += 1
+        return line
+
+    def _torn_cost(self, fragment: bytes) -> tuple[float, ...]:
+        """Return the most that the charge behind a torn line cost; () if it is none.
+
+        Which torn lines can be charges? Only the last write can be torn, since each
+        is synced before the next one begins, and after a sealed line there are two
+        kinds of writes. (1) An announcement: its charge was to be written after
+        it, so no data was touched on its account. Before any ceiling stands no other
+        write is possible, and a fragment that begins as an announcement is one.
+        (2) A charge: its cost is at most the ceiling, which was on disk before the
+        charge was begun. A fragment too short to tell the two apart, or whose
+        first bytes were lost, is taken for a charge. (Headers are not torn lines: a
+        file cut inside its header holds no charge and is refused. Torn records of
+        torn lines are completed, not counted again.)
+        """
+        if self.ceiling is None or fragment.startswith(_ANNOUNCE_START):
+            return ()
+        return self.ceiling
+
+
+def read_lines(path: str, data: bytes) -> tuple[dict[str, object], Book, bytes]:
+    """Check every line; return header, charges and what is left to be written.
+
+    The last item mends the end of the file: a missing newline, the record of a torn
+    line, or the rest of such a record. It is empty for a file that ends well.
+    """
+    end = data.find(b"\n")
+    header, chain = _read_header(path, data if end < 0 else data[:end], cut=end < 0)
+    book, repair = Book(chain), b"\n" if end < 0 else b""
+    offset, number = len(data) if end < 0 else end + 1, 2
+    while offset < len(data):
+        end = data.find(b"\n", offset)
+        end = len(data) if end < 0 else end
+        line = data[offset:end]
+        opened = unseal(book.chain, line)
+        if opened is not None:
+            _replay(path, number, book, *opened)
+            expected = b"\n"
+        else:
+            _refuse_unless_torn(path, number, line)
+            expected = b"\n" + book.acknowledge(line) + b"\n"
+        found = data[end : end + len(expected)]
+        if not expected.startswith(found):
+            damaged(path, number, "cannot be read, yet other lines follow it")
+        repair = expected[len(found) :]
+        offset, number = end + len(expected), number + expected.count(b"\n")
+    return header, book, repair
+
+
+def _read_header(path: str, line: bytes, *, cut: bool) -> tuple[dict[str, Any], bytes]:
+    """Return the header and its chain, or say why the file is no ledger of ours."""
+    header = _json_object(line) if line.startswith(MAGIC) else None
+    if header is None and cut and line.startswith(MAGIC[: len(line)]):
+        state = "is cut inside its first line" if line else "is empty"
+        raise LedgerError(
+            f"The ledger {path} {state}: it holds no charge and cannot be continued; "
+            "it was left as it is. Move it away or choose another path."
+        )
+    if not line.startswith(MAGIC):
+        raise LedgerError(
+            f"The file {path} is not a ledger: it begins with {line[:24]!r}; it was "
+            "left as it is and nothing was spent. Choose another path."
+        )
+    if header is None:
+        damaged(path, 1, "is not JSON")
+    if header["version"] != VERSION:
+        raise LedgerError(
+            f"The ledger {path} has version {header['version']!r}, this release of "
+            f"armijo writes version {VERSION}; it was left as it is and nothing was "
+            "spent. Continue it with the release that began it, or begin a new one."
+        )
+    opened = unseal(b"", line)
+    if opened is None or not isinstance(header.get("run"), str):
+        damaged(path, 1, "does not match its checksum")
+    del header["chain"]
+    return header, opened[1]
+
+
+def _json_object(line: bytes) -> dict[str, Any] | None:
+    """Return the one JSON object in a line, None if it is anything else."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _replay(path: str, number: int, book: Book, payload: bytes, chain: bytes) -> None:
+    """Take in a line whose checksum is right; name the line if it makes no sense."""
+    try:
+        book.replay(payload, chain)
+    except (ValueError, KeyError, ArithmeticError, RecursionError, ArmijoError) as why:
+        damaged(path, number, f"is out of place ({why})")
+
+
+def _refuse_unless_torn(path: str, number: int, line: bytes) -> None:
+    """Refuse a damaged line that no interrupted write can have left behind.
+
+    A torn line lacks its end. One that begins with a complete JSON value was written
+    to its end: it was changed later, lines before it are gone, or the newline after
+    it is, and more than one charge may be missing.
+    """
+    try:
+        _DECODER.raw_decode(line.decode("latin-1"))
+    except json.JSONDecodeError:
+        return
+    except (ValueError, RecursionError):
+        damaged(path, number, "is not what a ledger writes")
+    damaged(path, number, "is complete but does not follow from the line before it")
+
+
+def damaged(path: str, number: int, what: str) -> NoReturn:
+    """Refuse a ledger that cannot be trusted, naming its line."""
+    raise LedgerError(
+        f"The ledger {path} is damaged: line {number} {what}. A line was changed, "
+        "lost, doubled or moved, so what was spent is unknown; the file was left as "
+        "it is and nothing was spent. Restore it from a copy, or take the whole "
+        "budget for spent and begin a new run."
+    )
