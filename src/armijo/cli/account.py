@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``armijo account`` and ``armijo calibrate``: epsilon for noise, noise for epsilon."""
+
+from typing import Annotated
+
+import typer
+
+from armijo import _validate
+from armijo.cli.output import emit, warn
+from armijo.privacy.above_threshold import AboveThreshold
+from armijo.privacy.budget import Budget
+from armijo.privacy.calibrate import (
+    AccountantName,
+    epsilon_of,
+    noise_multiplier_for,
+    step_mechanism,
+)
+
+Rate = Annotated[float, typer.Option(help="Probability of one row to be in a batch.")]
+Steps = Annotated[int, typer.Option(help="Number of steps, a batch each.")]
+Delta = Annotated[float, typer.Option(help="The delta of the guarantee.")]
+SearchEpsilon = Annotated[
+    float | None,
+    typer.Option(help="Budget of a Laplace line search on every batch."),
+]
+SearchRho = Annotated[
+    float | None,
+    typer.Option(help="Budget of a Gaussian line search on every batch."),
+]
+MaxTries = Annotated[
+    int | None,
+    typer.Option(help="Most candidates of one search (required with --search-rho)."),
+]
+Adaptive = Annotated[
+    bool,
+    typer.Option(
+        "--adaptive", help="Budgets or stopping chosen on the way: privacy filter."
+    ),
+]
+Accounting = Annotated[
+    str, typer.Option(help='"sound", or "paper" (as printed: no guarantee).')
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def _search(
+    epsilon: float | None, rho: float | None, max_tries: int | None
+) -> AboveThreshold | None:
+    """Return the search on each batch, if one was asked for."""
+    if epsilon is not None and rho is not None:
+        raise ValueError(
+            f"Expected one of --search-epsilon and --search-rho, got {epsilon!r} and "
+            f"{rho!r}; a search has Laplace or Gaussian noise, not both."
+        )
+    if epsilon is not None:
+        return AboveThreshold.laplace(epsilon, max_tries)
+    if rho is not None:
+        if max_tries is None:
+            raise ValueError(
+                "Expected --max-tries with --search-rho, got none; the cap is part of "
+                "the Gaussian guarantee."
+            )
+        return AboveThreshold.gaussian(rho, max_tries)
+    return None
+
+
+def account(
+    *,
+    rate: Rate,
+    noise_multiplier: Annotated[
+        float, typer.Option(help="Noise over the clip of the gradient sum.")
+    ],
+    steps: Steps,
+    delta: Delta,
+    search_epsilon: SearchEpsilon = None,
+    search_rho: SearchRho = None,
+    max_tries: MaxTries = None,
+    adaptive: Adaptive = False,
+    accounting: Accounting = "sound",
+    json: AsJson = False,
+) -> None:
+    """Tell the epsilon of a number of noisy steps."""
+    _validate.choice(("sound", "paper"), accounting=accounting)
+    _validate.rate(rate=rate)
+    search = _search(search_epsilon, search_rho, max_tries)
+    step = step_mechanism(rate, noise_multiplier, search)
+    result: dict[str, object]
+    if accounting == "paper":
+        from armijo.privacy.paper import BROKEN_PREMISES, printed_epsilon
+
+        epsilon, accountant = printed_epsilon(step, steps, delta), "paper-as-printed"
+        premises = list(BROKEN_PREMISES)
+        warn("paper accounting as printed is not a valid guarantee.")
+    else:
+        name: AccountantName = "adaptive" if adaptive else "planned"
+        epsilon, accountant = epsilon_of(step, steps, delta, accountant=name)
+        premises = []
+    result = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "accountant": accountant,
+        "relation": "add-remove",
+        "guarantee": not premises,
+        "rate": rate,
+        "noise_multiplier": noise_multiplier,
+        "steps": steps,
+        "search_epsilon": search_epsilon,
+        "search_rho": search_rho,
+        "max_tries": max_tries,
+        "broken_premises": premises,
+    }
+    emit(result, title="Privacy of the planned steps", as_json=json)
+
+
+def calibrate(
+    *,
+    epsilon: Annotated[float, typer.Option(help="The epsilon of the guarantee.")],
+    delta: Delta,
+    rate: Rate,
+    steps: Steps,
+    search_epsilon: SearchEpsilon = None,
+    search_rho: SearchRho = None,
+    max_tries: MaxTries = None,
+    adaptive: Adaptive = False,
+    json: AsJson = False,
+) -> None:
+    """Tell the smallest noise multiplier that keeps a budget."""
+    budget = Budget(epsilon=epsilon, delta=delta)
+    search = _search(search_epsilon, search_rho, max_tries)
+    name: AccountantName = "adaptive" if adaptive else "planned"
+    noise = noise_multiplier_for(
+        budget, rate=rate, steps=steps, search=search, accountant=name
+    )
+    reached, accountant = epsilon_of(
+        step_mechanism(rate, noise, search), steps, delta, accountant=name
+    )
+    result = {
+        "noise_multiplier": noise,
+        "gradient_rho": 0.5 / noise**2,
+        "epsilon": epsilon,
+        "epsilon_reached": reached,
+        "delta": delta,
+        "accountant": accountant,
+        "relation": "add-remove",
+        "rate": rate,
+        "steps": steps,
+    }
+    emit(result, title="Noise for the budget", as_json=json)

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ``armijo`` program: its commands, and how errors become exit codes."""
+
+import sys
+
+import typer
+
+from armijo.cli import account
+from armijo.cli.output import fail
+from armijo.errors import ArmijoError, BudgetExceeded
+
+BAD_ARGUMENT = 2
+BUDGET_EXHAUSTED = 3
+
+app = typer.Typer(
+    help="Differentially private training that finds its own step size.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("account")(account.account)
+app.command("calibrate")(account.calibrate)
+
+
+def main() -> None:
+    """Run the program; 2 is a bad argument or file, 3 an exhausted budget."""
+    try:
+        app()
+    except BudgetExceeded as error:
+        fail(str(error))
+        sys.exit(BUDGET_EXHAUSTED)
+    except (ArmijoError, ValueError, OSError) as error:
+        fail(str(error))
+        sys.exit(BAD_ARGUMENT)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact sums: clip, round to a public lattice, add integers.
+
+A float sum depends on the order of its terms and moves by more than the clip when one
+row is added (Casacuberta et al. 2022).  Here each example is clipped and rounded to
+multiples of ``bound * 2**-24`` first; the integers are added in float64, which is exact
+below 2**53, hence for any order and for up to 2**28 rows.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from armijo.data.query import Contributions, Matrix, OuterProduct, row_norms
+from armijo.privacy.budget import FloatArray
+
+BITS = 24
+"""The lattice is the bound times 2**-BITS."""
+
+STEPS = 1 << BITS
+
+IntArray = NDArray[np.int64]
+_MOST_ROWS = 1 << 28
+_FLOAT_SLACK = 1 - 1e-12  # above the rounding errors of a norm and a quotient
+
+
+def lattice_scale(relative_scale: float) -> int:
+    """Return a noise scale in lattice steps, rounded up: never too little."""
+    return math.ceil(relative_scale * STEPS)
+
+
+def vector_sum(contributions: Contributions, bound: float) -> IntArray:
+    """Return the sum of clipped, rounded vectors in lattice steps.
+
+    Clipping to ``bound - step sqrt(d)/2`` leaves room for the rounding of d
+    coordinates, so that the rounded vectors keep the bound.  A row with a non-finite
+    coordinate is left out.
+    """
+    if isinstance(contributions, OuterProduct):
+        return _outer_sum(contributions, bound)
+    block = np.asarray(contributions, dtype=float)
+    if block.ndim != 2:
+        raise ValueError(
+            f"Expected one vector for each row, got an array of shape {block.shape}; "
+            "a number for each row goes through a search query."
+        )
+    factor = _clip_factors(row_norms(block), bound, block.shape[1])
+    return _rounded_row_sum(block, factor * (STEPS / bound))
+
+
+def _outer_sum(outer: OuterProduct, bound: float) -> IntArray:
+    """Sum outer products one coefficient column after the other."""
+    coefficients = np.asarray(outer.coefficients, dtype=float)
+    k, d = coefficients.shape[1], outer.X.shape[1]
+    with np.errstate(invalid="ignore", over="ignore"):
+        norms = np.sqrt((coefficients**2).sum(axis=1)) * row_norms(outer.X)
+    factor = _clip_factors(norms, bound, k * d) * (STEPS / bound)
+    scaled = np.where(factor[:, None] > 0, coefficients, 0.0) * factor[:, None]
+    sums = [_rounded_row_sum(outer.X, scaled[:, j]) for j in range(k)]
+    return np.concatenate(sums) if sums else np.zeros(0, dtype=np.int64)
+
+
+def _clip_factors(norms: FloatArray, bound: float, size: int) -> FloatArray:
+    """Return what each row is multiplied with; zero leaves a bad row out."""
+    room = bound * (1 - 0.5 * math.sqrt(size) / STEPS) * _FLOAT_SLACK
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = np.minimum(1.0, room / norms)
+    return np.where(np.isfinite(norms), np.nan_to_num(factor, nan=1.0), 0.0)
+
+
+def _rounded_row_sum(X: Matrix, scale: FloatArray) -> IntArray:
+    """Return the column sums of ``rint(scale_i X_ij)``, exactly."""
+    if X.shape[0] > _MOST_ROWS:
+        raise ValueError(f"Expected at most {_MOST_ROWS} rows, got {X.shape[0]}.")
+    if sparse.issparse(X):
+        data = np.repeat(scale, np.diff(X.indptr)) * X.data
+        np.rint(np.where(np.isfinite(data), data, 0.0), out=data)
+        summed = np.bincount(X.indices, weights=data, minlength=X.shape[1])
+        return summed.astype(np.int64)
+    block = np.multiply(X, scale[:, None], dtype=float)
+    np.rint(block, out=block)
+    if np.all(scale != 0):
+        return _column_sums(block)
+    # 0 x infinity is NaN: rows that are left out must not be multiplied into the sum.
+    return _column_sums(np.where(scale[:, None] != 0, block, 0.0))
+
+
+def _column_sums(block: FloatArray) -> IntArray:
+    """Add integers held in float64."""
+    return np.asarray(np.ones(block.shape[0]) @ block).astype(np.int64)
+
+
+def number_sum(contributions: Contributions, bound: float) -> int:
+    """Return the sum of clipped numbers in lattice steps.
+
+    Numbers are clipped to the bound and rounded toward zero; NaN counts as zero and
+    infinity as the bound.
+    """
+    if isinstance(contributions, OuterProduct) or np.ndim(contributions) != 1:
+        raise ValueError("Expected one number for each row; vectors go to noisy_sum.")
+    return int(_rounded_numbers(np.asarray(contributions, dtype=float), bound).sum())
+
+
+def number_sums(contributions: Contributions, bound: float) -> list[int]:
+    """Return the same for several numbers for each row, one sum a column."""
+    if isinstance(contributions, OuterProduct) or np.ndim(contributions) != 2:
+        raise ValueError("Expected one row of numbers for each row of the batch.")
+    rounded = _rounded_numbers(np.asarray(contributions, dtype=float), bound)
+    return [int(total) for total in rounded.sum(axis=0)]
+
+
+def _rounded_numbers(values: FloatArray, bound: float) -> FloatArray:
+    """Clip to the bound, map what is not a number to zero, round toward zero."""
+    relative = np.clip(np.nan_to_num(values, nan=0.0) / bound, -1.0, 1.0)
+    return np.trunc(relative * STEPS)
