@@ -11,7 +11,10 @@ def _number(name: str, value: object) -> float:
         raise ValueError(
             f"Expected {name} to be a number, got {value!r}; give one real number."
         )
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number):
         raise ValueError(
             f"Expected {name} to be finite, got {value!r}; give a finite number."

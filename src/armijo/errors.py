@@ -18,5 +18,13 @@ class LedgerError(ArmijoError):
     """The ledger cannot be opened, trusted or written; nothing was spent."""
 
 
+class PrivacyLeakWarning(UserWarning):
+    """Something private is taken from the data, or a budget is spent repeatedly."""
+
+
 class TableError(ArmijoError, ValueError):
     """A table, a schema or a model file is not what it has to be."""
+
+
+class DatasetError(ArmijoError):
+    """A dataset is not there, cannot be fetched, or is not the file it should be."""

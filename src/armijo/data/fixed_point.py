@@ -53,13 +53,19 @@ def vector_sum(contributions: Contributions, bound: float) -> IntArray:
 def _outer_sum(outer: OuterProduct, bound: float) -> IntArray:
     """Sum outer products one coefficient column after the other."""
     coefficients = np.asarray(outer.coefficients, dtype=float)
-    k, d = coefficients.shape[1], outer.X.shape[1]
+    k, d = coefficients.shape[1], outer.X.shape[1] + (outer.constant != 0)
     with np.errstate(invalid="ignore", over="ignore"):
-        norms = np.sqrt((coefficients**2).sum(axis=1)) * row_norms(outer.X)
+        features = np.hypot(row_norms(outer.X), outer.constant)
+        norms = np.sqrt((coefficients**2).sum(axis=1)) * features
     factor = _clip_factors(norms, bound, k * d) * (STEPS / bound)
     scaled = np.where(factor[:, None] > 0, coefficients, 0.0) * factor[:, None]
-    sums = [_rounded_row_sum(outer.X, scaled[:, j]) for j in range(k)]
-    return np.concatenate(sums) if sums else np.zeros(0, dtype=np.int64)
+    sums = []
+    for column in scaled.T:
+        sums.append(_rounded_row_sum(outer.X, column))
+        if outer.constant != 0:
+            constant = np.rint(column * outer.constant).sum()
+            sums.append(np.array([constant]).astype(np.int64))
+    return np.concatenate(sums)
 
 
 def _clip_factors(norms: FloatArray, bound: float, size: int) -> FloatArray:
@@ -112,6 +118,31 @@ def number_sums(contributions: Contributions, bound: float) -> list[int]:
 
 
 def _rounded_numbers(values: FloatArray, bound: float) -> FloatArray:
-    """Clip to the bound, map what is not a number to zero, round toward zero."""
-    relative = np.clip(np.nan_to_num(values, nan=0.0) / bound, -1.0, 1.0)
-    return np.trunc(relative * STEPS)
+    """Clip to the bound and round toward zero."""
+    return np.trunc(clipped(values, bound) * (STEPS / bound))
+
+
+def clipped(values: Contributions, bound: float) -> FloatArray:
+    """Clip numbers to the bound; what is not a number counts as zero."""
+    numbers = np.clip(np.asarray(values, dtype=float), -bound, bound)
+    numbers[np.isnan(numbers)] = 0.0
+    return numbers
+
+
+def plain_vector_sum(contributions: Contributions, bound: float) -> FloatArray:
+    """Return the clipped sum in floating point: for runs without noise only."""
+    if isinstance(contributions, OuterProduct):
+        block = _formed(contributions)
+    else:
+        block = np.asarray(contributions, dtype=float)
+    factor = _clip_factors(row_norms(block), bound, 0)
+    return np.asarray(factor[factor > 0] @ block[factor > 0])
+
+
+def _formed(outer: OuterProduct) -> FloatArray:
+    """Form the outer products, one row each."""
+    X = outer.X.toarray() if sparse.issparse(outer.X) else np.asarray(outer.X)
+    if outer.constant != 0:
+        X = np.column_stack([X, np.full(X.shape[0], outer.constant)])
+    formed = np.einsum("ik,ij->ikj", outer.coefficients, X)
+    return np.asarray(formed.reshape(X.shape[0], -1), dtype=float)

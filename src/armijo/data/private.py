@@ -198,7 +198,10 @@ class PrivateBatch:
         """Return the sum of the query's vectors with Gaussian noise."""
         _refuse_excess(query.bound, mechanism.sensitivity)
         self._use(mechanism, Gaussian)
-        exact = fixed_point.vector_sum(query.contributions(self._rows), query.bound)
+        contributions = query.contributions(self._rows)
+        if mechanism.noise_scale == 0:  # nothing to protect by a lattice
+            return fixed_point.plain_vector_sum(contributions, query.bound)
+        exact = fixed_point.vector_sum(contributions, query.bound)
         # Noise for the mechanism's sensitivity, in steps of this query's own lattice.
         relative = mechanism.noise_scale / query.bound
         draws = self._vector_noise(relative, exact.size)
@@ -222,6 +225,8 @@ class PrivateBatch:
         query that is not reached is not evaluated.  At most ``max_queries`` are asked.
         """
         self._use(mechanism, AboveThreshold)
+        if mechanism.query_scale == 0:
+            return self._first_without_noise(queries, mechanism.max_queries)
         draw = rounded_laplace
         if mechanism.kind == "gaussian":
             draw = rounded_gaussian
@@ -235,6 +240,16 @@ class PrivateBatch:
             exact = fixed_point.number_sum(query.contributions(self._rows), query.bound)
             public = round(query.offset / query.bound * fixed_point.STEPS)
             if exact + public + int(noises[index % _NOISE_BLOCK]) >= noisy_threshold:
+                return index
+        return None
+
+    def _first_without_noise(
+        self, queries: Iterable[BoundedQuery], cap: int | None
+    ) -> int | None:
+        """Return the first query whose exact sum is not negative."""
+        for index, query in enumerate(islice(queries, cap)):
+            values = fixed_point.clipped(query.contributions(self._rows), query.bound)
+            if float(values.sum()) + query.offset >= 0:
                 return index
         return None
 

@@ -45,11 +45,13 @@ class OuterProduct:
 
     The gradient of a linear model: ``coefficients`` is (rows, k) with k = 1 or the
     number of classes, and example i contributes k times d numbers whose norm is the
-    product of two norms.
+    product of two norms.  ``constant``, when not zero, is one more feature with that
+    public value in every row (the intercept).
     """
 
     coefficients: FloatArray
     X: Matrix
+    constant: float = 0.0
 
 
 Contributions = FloatArray | OuterProduct

@@ -40,7 +40,8 @@ class AboveThreshold:
         The noise of threshold and queries.
     threshold_scale, query_scale : float
         Scale b of the Laplace, sigma of the Gaussian noise, in units of the query
-        sensitivity.  Threshold scale zero means a noiseless threshold.
+        sensitivity.  Threshold scale zero means a noiseless threshold; query scale
+        zero is no privacy at all: its curve is infinite.
     max_queries : int or None
         The cap.  It is part of the Gaussian guarantee (no order has a finite bound
         without one); None, for Laplace noise only, is any number.
@@ -62,7 +63,7 @@ class AboveThreshold:
         """Check the settings."""
         _validate.choice(("laplace", "gaussian"), kind=self.kind)
         _validate.non_negative(threshold_scale=self.threshold_scale)
-        _validate.positive(query_scale=self.query_scale)
+        _validate.non_negative(query_scale=self.query_scale)
         if self.max_queries is not None:
             _validate.at_least(1, max_queries=self.max_queries)
         elif self.kind == "gaussian":
@@ -76,7 +77,8 @@ class AboveThreshold:
         cls, epsilon: float, max_queries: int | None = None
     ) -> "AboveThreshold":
         """Return Chen and Lee's split: epsilon/2 for the threshold, epsilon/4 each."""
-        _validate.positive(search_epsilon=epsilon)
+        if epsilon != math.inf:
+            _validate.positive(search_epsilon=epsilon)
         return cls(
             kind="laplace",
             threshold_scale=2 / epsilon,
@@ -87,7 +89,8 @@ class AboveThreshold:
     @classmethod
     def gaussian(cls, rho: float, max_queries: int) -> "AboveThreshold":
         """Return Chen and Lee's split: variances 3/(2 rho) and 3/rho."""
-        _validate.positive(search_rho=rho)
+        if rho != math.inf:
+            _validate.positive(search_rho=rho)
         return cls(
             kind="gaussian",
             threshold_scale=math.sqrt(1.5 / rho),
@@ -98,13 +101,15 @@ class AboveThreshold:
     @property
     def epsilon(self) -> float:
         """Pure-DP cost, Dwork and Roth (2014), Theorem 3.23; infinite if none."""
-        if self.kind == "gaussian" or self.threshold_scale == 0:
+        if self.kind == "gaussian" or 0 in (self.threshold_scale, self.query_scale):
             return math.inf
         return 1 / self.threshold_scale + 2 / self.query_scale
 
     def rdp(self, orders: FloatArray) -> FloatArray:
         """Bound the Renyi divergence at each order (Theorem A)."""
         a = np.atleast_1d(np.asarray(orders, dtype=float))
+        if self.query_scale == 0:
+            return np.full(np.shape(orders), np.inf)
         curve = _curve(self, tuple(a.tolist()))
         return curve.reshape(np.shape(orders)).copy()
 

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 
 from armijo import _validate
 from armijo.privacy.above_threshold import AboveThreshold
-from armijo.privacy.budget import Budget, order_grid, rdp_to_epsilon
+from armijo.privacy.budget import Budget, order_grid, rdp_limit, rdp_to_epsilon
 from armijo.privacy.mechanisms import Composed, Gaussian, Mechanism
 from armijo.privacy.planned import planned_epsilon
 from armijo.privacy.subsampling import Subsampled
@@ -129,6 +129,17 @@ def _secant(epsilon_at: Callable[[float], float], start: float, target: float) -
     return safe
 
 
+def order_for(budget: Budget, step: Mechanism) -> int:
+    """Return the order at which the budget affords most of these steps.
+
+    Chosen from public settings before any row is seen, as the filter requires.
+    """
+    orders = order_grid(budget)
+    limits = rdp_limit(orders, budget)
+    cost = step.rdp(orders.astype(float))
+    return int(orders[np.argmax(limits / cost)])
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepBudget:
     """Budgets of one line-search step: gradient rho and search epsilon."""
@@ -142,19 +153,20 @@ def line_search_budget(
     *,
     rate: float,
     steps: int,
-    max_queries: int | None = None,
+    search: Callable[[float], Mechanism] = AboveThreshold.laplace,
 ) -> StepBudget:
     """Return the per-step budgets that let ``steps`` line-search steps fit exactly.
 
-    Gradient and Laplace search share a batch and are charged jointly; the search gets
-    ``search_epsilon = sqrt(2 gradient_rho)``, the split of Chen and Lee.
+    Gradient and search share a batch and are charged jointly; the search, made by
+    ``search(search_epsilon)``, gets ``search_epsilon = sqrt(2 gradient_rho)``, the
+    split of Chen and Lee.
     """
     _validate.rate(rate=rate)
     _validate.at_least(1, steps=steps)
 
     def by_rdp(noise: float) -> float:
-        search = AboveThreshold.laplace(1 / noise, max_queries)
-        return _filter_epsilon(step_mechanism(rate, noise, search), steps, budget.delta)
+        step = step_mechanism(rate, noise, search(1 / noise))
+        return _filter_epsilon(step, steps, budget.delta)
 
     noise = _solve_log(by_rdp, budget.epsilon)
     return StepBudget(gradient_rho=0.5 / noise**2, search_epsilon=1 / noise)

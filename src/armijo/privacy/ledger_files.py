@@ -99,9 +99,8 @@ def _create(path: str, header: Mapping[str, object]) -> None:
     _write_new(draft, line)
     try:
         os.link(draft, path)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
+    except OSError:
+        # No hard links here, or the name is taken: then this fails as well.
         _write_new(path, line)
     finally:
         os.unlink(draft)

@@ -102,8 +102,14 @@ class Gaussian:
 
     @classmethod
     def from_rho(cls, rho: float, sensitivity: float = 1.0) -> "Gaussian":
-        """Return the mechanism with zCDP budget ``rho``: sigma^2 = C^2 / (2 rho)."""
-        _validate.positive(rho=rho, sensitivity=sensitivity)
+        """Return the mechanism with zCDP budget ``rho``: sigma^2 = C^2 / (2 rho).
+
+        Infinite rho is no noise, an infinite cost that every accountant refuses.
+        """
+        _validate.positive(sensitivity=sensitivity)
+        if rho == math.inf:
+            return cls(noise_scale=0.0, sensitivity=sensitivity)
+        _validate.positive(rho=rho)
         return cls(
             noise_scale=sensitivity / math.sqrt(2 * rho), sensitivity=sensitivity
         )

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One private run: accountant, gate, method and loop put together."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from armijo import _validate
+from armijo.data.private import NoiseChoice, PrivateDataset
+from armijo.data.query import Matrix
+from armijo.errors import BudgetExceeded
+from armijo.noise import Randomness
+from armijo.objectives.linear import LinearObjective
+from armijo.optim.checkpoint import load_checkpoint, save_checkpoint
+from armijo.optim.descent import SearchState
+from armijo.optim.loop import StepRecord, minimize
+from armijo.optim.methods import LineSearchSettings, line_search_method
+from armijo.privacy.accountant import Accountant, LedgerFactory
+from armijo.privacy.budget import Budget, Neighboring
+from armijo.privacy.calibrate import epsilon_of, order_for
+from armijo.privacy.filter import PrivacyFilter
+from armijo.privacy.ledger import Ledger
+from armijo.privacy.mechanisms import Mechanism
+from armijo.privacy.paper import PaperAccountant
+
+Accounting = Literal["sound", "paper"]
+Callback = Callable[[StepRecord], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Public settings of a run."""
+
+    budget: Budget
+    objective: LinearObjective
+    method: LineSearchSettings
+    n_rows: int
+    relation: Neighboring
+    accounting: Accounting = "sound"
+    noise: NoiseChoice = "auto"
+    max_batches: int | None = None
+    seed: int | None = None
+    ledger: str | os.PathLike[str] | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    fingerprint: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run leaves: parameters, records and its closed accountant."""
+
+    w: NDArray[np.float64]
+    records: list[StepRecord]
+    accountant: Accountant
+
+
+def train(
+    X: Matrix,
+    y: NDArray[Any],
+    settings: RunSettings,
+    *,
+    callback: Callback | None = None,
+    resume: bool = False,
+) -> RunResult:
+    """Train on private rows; the callback sees each record and may return True to stop.
+
+    With ``resume`` the run goes on from its checkpoint and its ledger.  The checkpoint
+    is written when the run ends or is interrupted.
+    """
+    randomness = _randomness(settings.seed)
+    method = line_search_method(settings.method, settings.budget)
+    state = method.init(torch.zeros(settings.objective.size, dtype=torch.float64))
+    records: list[StepRecord] = []
+    if resume and settings.checkpoint is not None:
+        found = load_checkpoint(settings.checkpoint, run=settings.fingerprint or {})
+        state, records = found[0], found[1]
+        randomness.load_state_dict(found[2])
+    step = method.plan(method.init(state.w)).mechanism
+    accountant = _accountant(settings, step)
+    try:
+        data = PrivateDataset(
+            X,
+            y,
+            n_rows=settings.n_rows,
+            accountant=accountant,
+            randomness=randomness,
+            noise=settings.noise,
+        )
+        progress = _Progress(settings, state, records, randomness)
+        left = None
+        if settings.max_batches is not None:
+            left = max(settings.max_batches - len(records), 0)
+        for state, record in minimize(
+            settings.objective, data, method, state, max_batches=left
+        ):
+            progress.add(state, record)
+            if callback is not None and callback(record) is True:
+                break
+    finally:
+        accountant.ledger.close()
+        if "progress" in locals():
+            progress.save()
+    return RunResult(progress.state.w.numpy().copy(), progress.records, accountant)
+
+
+class _Progress:
+    """The last finished step, so that an interrupt loses nothing."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        state: SearchState,
+        records: list[StepRecord],
+        randomness: Randomness,
+    ) -> None:
+        self._settings = settings
+        self._randomness = randomness
+        self.state = state
+        self.records = records
+        self._streams = randomness.state_dict()
+
+    def add(self, state: SearchState, record: StepRecord) -> None:
+        """Take a finished step."""
+        self.state = state
+        self.records.append(record)
+        if self._randomness.deterministic:
+            self._streams = self._randomness.state_dict()
+
+    def save(self) -> None:
+        """Write the checkpoint, if there is a place for it."""
+        if self._settings.checkpoint is None:
+            return
+        save_checkpoint(
+            self._settings.checkpoint,
+            run=self._settings.fingerprint or {},
+            state=self.state,
+            records=self.records,
+            randomness=self._streams,
+        )
+
+
+def _randomness(seed: int | None) -> Randomness:
+    """Return the system's generator, or a seeded one that voids the guarantee."""
+    if seed is None:
+        return Randomness()
+    return Randomness(seed=seed, insecure_deterministic=True)
+
+
+def _accountant(settings: RunSettings, step: Mechanism) -> Accountant:
+    """Return the accountant, after checking that one step fits at all."""
+    _validate.choice(("sound", "paper"), accounting=settings.accounting)
+    ledger: LedgerFactory | None = None
+    if settings.ledger is not None:
+        path = settings.ledger
+
+        def ledger(header: Mapping[str, object]) -> Ledger:
+            return Ledger.open(path, header={**header, **_marks(settings)})
+
+    seeded = settings.seed is not None
+    if settings.accounting == "paper":
+        return PaperAccountant(
+            settings.budget,
+            relation=settings.relation,
+            insecure_deterministic=seeded,
+            ledger=ledger,
+        )
+    _refuse_tiny(settings.budget, step)
+    return PrivacyFilter(
+        settings.budget,
+        relation=settings.relation,
+        orders=order_for(settings.budget, step),
+        insecure_deterministic=seeded,
+        ledger=ledger,
+    )
+
+
+def _marks(settings: RunSettings) -> dict[str, object]:
+    """Return what ties a ledger to its run."""
+    return {"run_settings": dict(settings.fingerprint or {})}
+
+
+def _refuse_tiny(budget: Budget, step: Mechanism) -> None:
+    """Say what epsilon would do when not even one step fits."""
+    needed, _ = epsilon_of(step, 1, budget.delta, accountant="adaptive")
+    if needed > budget.epsilon:
+        raise BudgetExceeded(
+            f"Epsilon {budget.epsilon:g} at delta {budget.delta:g} is too small for a "
+            f"single step, which needs epsilon {needed:.4g}; raise epsilon to that, or "
+            "lower gradient_rho and search_epsilon. Nothing was spent."
+        )

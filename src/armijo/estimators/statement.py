@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a fitted estimator says about privacy."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from armijo.privacy.accountant import Accountant
+from armijo.privacy.budget import Budget, Guarantee, Neighboring
+from armijo.privacy.ledger import Charge, Ledger
+
+
+@dataclass(frozen=True)
+class PrivacyStatement:
+    """The guarantee of a run and the charges behind it.
+
+    Attributes
+    ----------
+    guarantee : Guarantee
+        The preset promise, its relation, its accountant, and why it does not hold if
+        it does not.
+    epsilon_spent : float
+        Converted charges at the end: how far the run went, not a guarantee.
+    ledger : tuple of Charge
+        Every charge in order.
+    ledger_path : str or None
+        The file behind it, if there is one.
+    noise : str
+        How noise on vectors was drawn.
+    """
+
+    guarantee: Guarantee
+    epsilon_spent: float
+    ledger: tuple[Charge, ...]
+    ledger_path: str | None
+    noise: str
+
+    @classmethod
+    def of(cls, accountant: Accountant, noise: str) -> "PrivacyStatement":
+        """Copy what an accountant knows, without its ledger's lock."""
+        ledger = accountant.ledger
+        return cls(
+            guarantee=accountant.guarantee,
+            epsilon_spent=accountant.epsilon_spent(),
+            ledger=tuple(ledger.charges),
+            ledger_path=ledger.path if isinstance(ledger, Ledger) else None,
+            noise=noise,
+        )
+
+    @property
+    def budget(self) -> Budget:
+        """The preset (epsilon, delta)."""
+        return self.guarantee.budget
+
+    @property
+    def relation(self) -> Neighboring:
+        """The neighboring relation."""
+        return self.guarantee.relation
+
+    @property
+    def accountant(self) -> str:
+        """Which accountant watched the run."""
+        return self.guarantee.accountant
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON object, the charges counted and not listed."""
+        return {
+            **self.guarantee.to_dict(),
+            "statement": self.guarantee.sentence(),
+            "epsilon_spent": self.epsilon_spent,
+            "n_charges": len(self.ledger),
+            "noise": self.noise,
+        }
+
+    def __str__(self) -> str:
+        """Say it in one sentence."""
+        return self.guarantee.sentence()

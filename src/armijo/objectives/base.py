@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a method may ask of an objective: bounded queries and the public penalty."""
+
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from armijo.data.query import BoundedQuery
+
+QueryForm = Literal["loss", "difference"]
+"""How the search clips: both losses, or the difference of losses."""
+
+
+class Objective(Protocol):
+    """A sum of per-example losses plus a public penalty, on a flat vector ``w``."""
+
+    @property
+    def size(self) -> int:
+        """The number of parameters."""
+        ...
+
+    def gradient_sum(self, w: Tensor, *, clip: float) -> BoundedQuery:
+        """Ask for the sum of per-example gradients, each clipped to ``clip``."""
+        ...
+
+    def loss_drop_sum(
+        self, w: Tensor, step: Tensor, step_size: float, *, form: QueryForm, clip: float
+    ) -> BoundedQuery:
+        """Ask for the sum of ``f(w) - f(w - step_size step)``, ``clip`` at most."""
+        ...
+
+    def penalty(self, w: Tensor) -> float:
+        """Return the penalty: no data, no cost."""
+        ...
+
+    def penalty_gradient(self, w: Tensor) -> Tensor:
+        """Return the gradient of the penalty."""
+        ...

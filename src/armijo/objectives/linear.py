@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linear models in closed form: no per-example gradient is ever formed.
+
+The gradient of one example is ``l'(m) y x``, so its norm is ``|l'(m)|`` times the row
+norm.  Along a direction d the margins are ``y (Xw - eta Xd)``: all candidates of a
+search cost one more product together.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from torch import Tensor
+
+from armijo import _validate
+from armijo.data.query import BoundedQuery, Matrix, OuterProduct, Rows
+from armijo.objectives.base import QueryForm
+from armijo.objectives.losses import margin_loss
+from armijo.privacy.budget import FloatArray
+
+LossName = Literal["logistic", "hinge", "huber", "softmax"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearObjective:
+    """Linear classifier: mean loss plus ``l2/2 ||w||^2`` (the intercept included).
+
+    Attributes
+    ----------
+    loss : {"logistic", "hinge", "huber", "softmax"}
+        The first three take labels -1 and +1; softmax takes class indices.
+    n_features : int
+        Public number of columns.
+    n_classes : int
+        Public number of classes, for softmax.
+    fit_intercept : bool
+        Whether a constant feature 1 is added, without copying the rows.
+    l2 : float
+        Penalty, outside the clipping and of every sensitivity.
+    huber_width : float
+        Half-width of the Huberized hinge.
+    """
+
+    loss: LossName
+    n_features: int
+    n_classes: int = 2
+    fit_intercept: bool = True
+    l2: float = 1e-3
+    huber_width: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        _validate.choice(("logistic", "hinge", "huber", "softmax"), loss=self.loss)
+        _validate.at_least(1, n_features=self.n_features)
+        _validate.at_least(2, n_classes=self.n_classes)
+        _validate.non_negative(l2=self.l2)
+        _validate.positive(huber_width=self.huber_width)
+
+    @property
+    def outputs(self) -> int:
+        """Scores for each row: one, or one for each class."""
+        return self.n_classes if self.loss == "softmax" else 1
+
+    @property
+    def size(self) -> int:
+        """The number of parameters."""
+        return self.outputs * (self.n_features + self.fit_intercept)
+
+    def scores(self, w: Tensor, X: Matrix) -> Tensor:
+        """Return X w plus intercept: (rows,) for one output, else (rows, outputs)."""
+        weights = w.numpy().reshape(self.outputs, -1)
+        product = _product(X, weights[:, : self.n_features].T)
+        if self.fit_intercept:
+            product = product + weights[:, -1]
+        scores = torch.from_numpy(product)
+        return scores[:, 0] if self.outputs == 1 else scores
+
+    def losses(self, scores: Tensor, y: Tensor) -> Tensor:
+        """Return one loss for each row."""
+        if self.loss == "softmax":
+            chosen = scores.gather(1, y[:, None])[:, 0]
+            return torch.logsumexp(scores, dim=1) - chosen
+        return margin_loss(self.loss, self.huber_width).value(scores * y)
+
+    def score_gradients(self, scores: Tensor, y: Tensor) -> Tensor:
+        """Return the derivative of each loss in its scores, (rows, outputs)."""
+        if self.loss == "softmax":
+            chosen = torch.nn.functional.one_hot(y, self.n_classes).to(scores.dtype)
+            return torch.softmax(scores, dim=1) - chosen
+        derivative = margin_loss(self.loss, self.huber_width).derivative
+        return (derivative(scores * y) * y)[:, None]
+
+    def gradient_sum(self, w: Tensor, *, clip: float) -> BoundedQuery:
+        """Ask for the clipped gradient sum."""
+
+        def contributions(rows: Rows) -> OuterProduct:
+            scores = self._scores_at(rows, w)
+            coefficients = self.score_gradients(scores, self._labels(rows))
+            constant = float(self.fit_intercept)
+            return OuterProduct(coefficients.numpy(), rows.X, constant)
+
+        return BoundedQuery(contributions=contributions, bound=clip)
+
+    def loss_drop_sum(
+        self, w: Tensor, step: Tensor, step_size: float, *, form: QueryForm, clip: float
+    ) -> BoundedQuery:
+        """Ask for the sum of loss drops along ``-step``.
+
+        Form ``"loss"`` clips both losses to [0, clip] before the difference (Chen and
+        Lee 2020, after Theorem 1), ``"difference"`` leaves it to the gate to clip the
+        difference.  One example moves either sum by at most ``clip``.
+        """
+
+        def contributions(rows: Rows) -> FloatArray:
+            y = self._labels(rows)
+            scores = self._scores_at(rows, w)
+            along = _remember(rows, "along", step, lambda: self.scores(step, rows.X))
+            before = _remember(rows, "before", w, lambda: self.losses(scores, y))
+            after = self.losses(scores - step_size * along, y)
+            if form == "loss":
+                before, after = _clipped(before, clip), _clipped(after, clip)
+            return np.asarray((before - after).numpy())
+
+        return BoundedQuery(contributions=contributions, bound=clip)
+
+    def penalty(self, w: Tensor) -> float:
+        """Return ``l2/2 ||w||^2``."""
+        return 0.5 * self.l2 * float(w @ w)
+
+    def penalty_gradient(self, w: Tensor) -> Tensor:
+        """Return ``l2 w``."""
+        return self.l2 * w
+
+    def _labels(self, rows: Rows) -> Tensor:
+        """Return the labels as a tensor."""
+        dtype = torch.int64 if self.loss == "softmax" else torch.float64
+        if rows.y is None:
+            raise ValueError("Expected labels, got none; a classifier needs y.")
+        return _remember(
+            rows, "labels", None, lambda: torch.as_tensor(np.array(rows.y), dtype=dtype)
+        )
+
+    def _scores_at(self, rows: Rows, w: Tensor) -> Tensor:
+        """Return the scores of the batch at ``w``, computed once."""
+        return _remember(rows, "scores", w, lambda: self.scores(w, rows.X))
+
+
+def _remember(rows: Rows, name: str, key: Tensor | None, compute: Any) -> Tensor:
+    """Return what this batch computed for the same tensor before, or compute it."""
+    held = rows.cache.get(name)
+    if held is None or held[0] is not key:
+        held = (key, compute())
+        rows.cache[name] = held
+    result: Tensor = held[1]
+    return result
+
+
+def _clipped(losses: Tensor, clip: float) -> Tensor:
+    """Clip losses to [0, clip]; what is not a number counts as the largest loss."""
+    return torch.clamp(torch.nan_to_num(losses, nan=clip, posinf=clip), 0, clip)
+
+
+def _product(X: Matrix, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Multiply dense or sparse rows with weights, in the precision of the rows."""
+    if weights.shape[1] == 1 and not sparse.issparse(X):
+        weights = weights[:, 0]
+    dtype = X.dtype if np.issubdtype(X.dtype, np.floating) else np.float64
+    with np.errstate(over="ignore", invalid="ignore"):
+        product = np.asarray(X @ weights.astype(dtype, copy=False), dtype=np.float64)
+    return product.reshape(X.shape[0], -1)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses of a margin ``m = y w.x`` with their derivatives (Chen and Lee 2020, models).
+
+=========  =================================================  ======================
+loss       value                                              derivative
+=========  =================================================  ======================
+logistic   log(1 + e^{-m})                                    -1 / (1 + e^m)
+hinge      max(0, 1 - m)                                      -1 if m < 1 else 0
+huber      1 - m, (1 + h - m)^2 / (4h) if |1 - m| <= h, or 0  -1, -(1+h-m)/(2h), or 0
+=========  =================================================  ======================
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class MarginLoss:
+    """A loss of the margin, its derivative, and the largest second derivative."""
+
+    value: Callable[[Tensor], Tensor]
+    derivative: Callable[[Tensor], Tensor]
+    smoothness: float
+
+
+def _logistic(m: Tensor) -> Tensor:
+    """Return log(1 + e^{-m}) without overflow or cancellation."""
+    return torch.log1p(torch.exp(-m.abs())) + torch.relu(-m)
+
+
+def _hinge(m: Tensor) -> Tensor:
+    """Return max(0, 1 - m)."""
+    return torch.relu(1 - m)
+
+
+def margin_loss(name: str, huber_width: float = 0.5) -> MarginLoss:
+    """Return one of the losses ``logistic``, ``hinge`` and ``huber``.
+
+    >>> float(margin_loss("huber").value(torch.tensor([1.0]))[0])
+    0.125
+    """
+    if name == "logistic":
+        return MarginLoss(_logistic, lambda m: -torch.sigmoid(-m), 0.25)
+    if name == "hinge":
+        return MarginLoss(_hinge, lambda m: -(m < 1).to(m.dtype), float("inf"))
+    h = huber_width
+
+    def huber(m: Tensor) -> Tensor:
+        gap = torch.clamp(1 + h - m, min=0)
+        return torch.where(m < 1 - h, 1 - m, gap**2 / (4 * h))
+
+    def huber_derivative(m: Tensor) -> Tensor:
+        return -torch.clamp((1 + h - m) / (2 * h), 0, 1)
+
+    return MarginLoss(huber, huber_derivative, 1 / (2 * h))

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the line-search methods share: settings, state, and the parts of one step."""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from armijo import _validate
+from armijo.data.private import PrivateBatch
+from armijo.objectives.base import Objective
+from armijo.optim.loop import StepRecord
+from armijo.privacy.mechanisms import Gaussian
+from armijo.search.armijo import ArmijoSearch, Direction, StepChoice
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings:
+    """Settings of every line-search method.
+
+    Attributes
+    ----------
+    gradient_rho, search_epsilon : float
+        First budgets of a gradient and of a search, before amplification.
+    search : ArmijoSearch
+        The line search.
+    grad_clip, loss_clip : float
+        Clips of gradients and losses.
+    step_max : float
+        First candidate.
+    budget_growth : float
+        A budget that grows is multiplied by one plus this.
+    refresh_every, headroom : int, float
+        Every so many updates the first candidate falls to headroom times the largest
+        recent step, if that is lower.
+    """
+
+    gradient_rho: float
+    search_epsilon: float
+    search: ArmijoSearch = field(default_factory=ArmijoSearch)
+    grad_clip: float = 3.0
+    loss_clip: float = 1.0
+    step_max: float = 2.0
+    budget_growth: float = 0.3
+    refresh_every: int = 10
+    headroom: float = 1.2
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        _validate.positive(
+            grad_clip=self.grad_clip,
+            loss_clip=self.loss_clip,
+            step_max=self.step_max,
+            headroom=self.headroom,
+        )
+        _validate.non_negative(budget_growth=self.budget_growth)
+        _validate.at_least(1, refresh_every=self.refresh_every)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchState:
+    """Released values that the line-search methods carry from batch to batch."""
+
+    w: Tensor
+    gradient_rho: float
+    search_epsilon: float
+    grad_clip: float
+    loss_clip: float
+    step_max: float
+    updates: int = 0
+    recent_steps: tuple[float, ...] = ()
+    pending: Direction | None = None
+    previous: Tensor | None = None
+    mean_angle: float = 90.0
+    clip_lowered: bool = False
+
+
+def first_state(settings: SearchSettings, w: Tensor) -> SearchState:
+    """Return the state before the first batch."""
+    return SearchState(
+        w=w,
+        gradient_rho=settings.gradient_rho,
+        search_epsilon=settings.search_epsilon,
+        grad_clip=settings.grad_clip,
+        loss_clip=settings.loss_clip,
+        step_max=settings.step_max,
+    )
+
+
+def measure(
+    batch: PrivateBatch,
+    objective: Objective,
+    state: SearchState,
+    gradient: Gaussian,
+    batch_size: float,
+) -> Direction:
+    """Release the noisy mean gradient; the penalty's is added after the noise.
+
+    The divisor is the public expected batch size.
+    """
+    query = objective.gradient_sum(state.w, clip=state.grad_clip)
+    noisy_sum = torch.from_numpy(batch.noisy_sum(query, gradient))
+    vector = noisy_sum / batch_size + objective.penalty_gradient(state.w)
+    energy = objective.size * (gradient.noise_scale / batch_size) ** 2
+    return Direction(vector=vector, noise_energy=energy)
+
+
+def angle_between(first: Tensor, second: Tensor) -> float:
+    """Return the angle in degrees; 90 when a vector is zero."""
+    norms = float(first.norm() * second.norm())
+    if norms == 0 or not math.isfinite(norms):
+        return 90.0
+    cosine = max(-1.0, min(1.0, float(first @ second) / norms))
+    return math.degrees(math.acos(cosine))
+
+
+def averaged(
+    old: Direction, new: Direction, how: Literal["plain", "weighted"]
+) -> Direction:
+    """Average two measurements of one gradient, with the noise energy of the result."""
+    share = 0.5
+    total = old.noise_energy + new.noise_energy
+    if how == "weighted" and total > 0:
+        share = old.noise_energy / total  # inverse variance: the noisier counts less
+    energy = (1 - share) ** 2 * old.noise_energy + share**2 * new.noise_energy
+    vector = (1 - share) * old.vector + share * new.vector
+    return Direction(vector=vector, noise_energy=energy)
+
+
+def search_step(
+    settings: SearchSettings,
+    batch: PrivateBatch,
+    objective: Objective,
+    state: SearchState,
+    direction: Direction,
+    batch_size: float,
+) -> StepChoice:
+    """Run the search that the batch was charged for."""
+    return settings.search.choose(
+        batch,
+        objective,
+        state.w,
+        direction,
+        mechanism=settings.search.mechanism(state.search_epsilon),
+        step_max=state.step_max,
+        loss_clip=state.loss_clip,
+        grad_clip=state.grad_clip,
+        batch_size=batch_size,
+    )
+
+
+def updated(
+    settings: SearchSettings,
+    state: SearchState,
+    direction: Direction,
+    choice: StepChoice,
+) -> SearchState:
+    """Move, remember the step, and refresh the first candidate when it is due."""
+    steps = (*state.recent_steps, choice.step_size)
+    step_max, updates = state.step_max, state.updates + 1
+    if updates % settings.refresh_every == 0:
+        step_max = min(settings.headroom * max(steps), step_max)
+        steps = ()
+    return replace(
+        state,
+        w=state.w - choice.step_size * direction.vector,
+        updates=updates,
+        step_max=step_max,
+        recent_steps=steps,
+        pending=None,
+        previous=direction.vector,
+        clip_lowered=False,
+    )
+
+
+def record(
+    state: SearchState, direction: Direction, angle: float | None, choice: StepChoice
+) -> StepRecord:
+    """Write down what this batch released, with the settings it was measured with."""
+    return StepRecord(
+        batch=0,
+        update=state.updates,
+        step_size=choice.step_size,
+        tries=choice.tries,
+        direction_norm=math.sqrt(direction.squared_norm),
+        angle=angle,
+        gradient_rho=state.gradient_rho,
+        search_epsilon=state.search_epsilon,
+        grad_clip=state.grad_clip,
+        loss_clip=state.loss_clip,
+        step_max=state.step_max,
+    )

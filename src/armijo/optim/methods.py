@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Methods by name: from the budget of a run to a method with its first budgets."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from armijo import _validate
+from armijo.optim.blgd import BLGD
+from armijo.optim.blsgd import BLSGD
+from armijo.privacy.budget import Budget
+from armijo.privacy.calibrate import line_search_budget
+from armijo.search.armijo import ArmijoSearch
+
+METHODS = ("blsgd", "blsgd-ac", "blgd")
+"""Names that ``method=`` takes."""
+
+SPLITS = 50
+"""Chen and Lee (2020) divide epsilon by twice the iterations they expect."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineSearchSettings:
+    """Every public setting of the line-search methods, in the paper's defaults.
+
+    ``gradient_rho`` and ``search_epsilon`` default to the paper's
+    ``epsilon_iter^2 / 2`` and ``epsilon_iter = epsilon / 100``; with
+    ``expected_steps`` they are solved so that this many steps use up the budget.
+    """
+
+    method: str = "blsgd"
+    rate: float = 0.1
+    gradient_rho: float | None = None
+    search_epsilon: float | None = None
+    expected_steps: int | None = None
+    grad_clip: float = 3.0
+    loss_clip: float = 1.0
+    step_max: float = 2.0
+    budget_growth: float = 0.3
+    adapt: Literal["angle", "always", "never"] = "angle"
+    angle_decay: float = 0.8
+    angle_high: float = 1.1
+    angle_low: float = 0.5
+    refresh_every: int = 10
+    headroom: float = 1.2
+    clip_decay: float = 0.05
+    average: Literal["plain", "weighted"] = "plain"
+    search: ArmijoSearch = field(default_factory=ArmijoSearch)
+
+
+def line_search_method(settings: LineSearchSettings, budget: Budget) -> BLSGD | BLGD:
+    """Return the method that the settings name, with its first budgets."""
+    _validate.choice(METHODS, method=settings.method)
+    rho, epsilon = _first_budgets(settings, budget)
+    budgets = {"gradient_rho": rho, "search_epsilon": epsilon}
+    if settings.method == "blgd":
+        return BLGD(**_shared(settings, BLGD), **budgets)
+    shared = _shared(settings, BLSGD)
+    if settings.method == "blsgd":
+        shared["clip_decay"] = 0.0
+    return BLSGD(**shared, **budgets)
+
+
+def _shared(settings: LineSearchSettings, kind: type[BLSGD | BLGD]) -> dict[str, Any]:
+    """Return the settings that the method has under the same name."""
+    names = {field.name for field in fields(kind)} - {"gradient_rho", "search_epsilon"}
+    return {name: getattr(settings, name) for name in sorted(names)}
+
+
+def _first_budgets(settings: LineSearchSettings, budget: Budget) -> tuple[float, float]:
+    """Return gradient rho and search epsilon of the first batch."""
+    if settings.expected_steps is not None:
+        _validate.at_least(1, expected_steps=settings.expected_steps)
+        solved = line_search_budget(
+            budget,
+            rate=1.0 if settings.method == "blgd" else settings.rate,
+            steps=settings.expected_steps,
+            search=settings.search.mechanism,
+        )
+        per_step = solved.gradient_rho, solved.search_epsilon
+    else:
+        each = budget.epsilon / (2 * SPLITS)
+        per_step = each**2 / 2, each
+    rho = per_step[0] if settings.gradient_rho is None else settings.gradient_rho
+    epsilon = per_step[1]
+    if settings.search_epsilon is not None:
+        epsilon = settings.search_epsilon
+    _validate.positive(gradient_rho=rho, search_epsilon=epsilon)
+    return rho, epsilon

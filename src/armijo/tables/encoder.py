@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn the rows of a table into numbers, by what the public schema says alone.
+
+Each row is encoded on its own, so one person's row never changes another's features.
+Messages name the row and the value at fault: they go to the owner of the data, who may
+see them, and never into a release.
+"""
+
+from typing import NoReturn
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from armijo.errors import TableError
+from armijo.tables.cells import distinct_texts, listed, shown, suggestion, to_numbers
+from armijo.tables.columns import Categorical, Numeric
+from armijo.tables.schema import Schema
+
+_UNKNOWN, _MISSING = -1, -2
+
+
+def encode(
+    frame: pd.DataFrame, schema: Schema, *, with_target: bool = True
+) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
+    """Encode a table for training or prediction.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        The table; its columns may stand in any order.
+    schema : Schema
+        The public description. Columns it ignores may be absent, columns it does not
+        know are refused.
+    with_target : bool, default=True
+        Whether the target is wanted. Without, the table may have it or not.
+
+    Returns
+    -------
+    X : ndarray of shape (n_rows, n_features)
+        Features in [0, 1], in the order of ``schema.feature_names``, C-contiguous.
+    y : ndarray of shape (n_rows,) or None
+        Positions in ``schema.classes``.
+
+    Raises
+    ------
+    TableError
+        For missing, unexpected or repeated columns, no rows, cells that are missing or
+        infinite or no number, and categories or labels that were not declared.
+    """
+    _check_columns(frame, schema, with_target)
+    X = np.zeros((len(frame), len(schema.feature_names)))
+    start = 0
+    for column in schema.columns:
+        stop = start + len(column.feature_names)
+        if isinstance(column, Numeric):
+            X[:, start] = _scaled(frame[column.name], column)
+        elif isinstance(column, Categorical):
+            _one_hot(frame[column.name], column, X[:, start:stop])
+        start = stop
+    return X, _labels(frame[schema.target], schema) if with_target else None
+
+
+def _check_columns(frame: pd.DataFrame, schema: Schema, with_target: bool) -> None:
+    """Refuse a table whose columns or size do not fit."""
+    names = list(frame.columns)
+    repeated = frame.columns[frame.columns.duplicated()]
+    if len(repeated) or not all(isinstance(name, str) for name in names):
+        raise TableError(
+            f"Expected column names to be text and to differ, got {listed(names)}; "
+            "rename the columns of the table."
+        )
+    optional = schema.ignored if with_target else schema.ignored | {schema.target}
+    declared = [column.name for column in schema.columns]
+    missing = [name for name in declared if name not in names and name not in optional]
+    unexpected = [name for name in names if name not in declared]
+    if missing or unexpected:
+        raise TableError(_column_message(missing, unexpected, len(names)))
+    if len(frame) == 0:
+        raise TableError("Expected rows, got an empty table; is this the right file?")
+
+
+def _column_message(missing: list[str], unexpected: list[str], width: int) -> str:
+    """Say which columns do not fit, and which were perhaps meant."""
+    parts = []
+    if missing:
+        hints = (shown(name) + suggestion(name, unexpected) for name in missing[:5])
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        parts.append(f"the table lacks {', '.join(hints)}{more}")
+    if unexpected:
+        parts.append(f"it has {listed(unexpected)}, which the schema does not name")
+    advice = 'rename them, or give the unused ones kind = "ignore" in the schema'
+    if missing and len(unexpected) == width:
+        advice = "none fits: does the file begin with a line of column names?"
+    return f"Expected the columns of the schema, but {' and '.join(parts)}; {advice}."
+
+
+def _scaled(series: pd.Series, column: Numeric) -> NDArray[np.float64]:
+    """Return (min(max(x, low), high) - low) / (high - low)."""
+    values, bad = to_numbers(series)
+    if bad.any():
+        _refuse(series, bad, "numbers", "no number", "correct the cells")
+    infinite = np.isinf(values)
+    if infinite.any():
+        _refuse(series, infinite, "finite numbers", "infinite", "correct the cells")
+    absent = np.isnan(values)
+    if absent.any():
+        if column.missing is None:
+            advice = "fill them, or give the column a public value: missing = ..."
+            _refuse(series, absent, "no gaps", "missing (NaN)", advice)
+        values = np.where(absent, column.missing, values)
+    # A new array: the frame may share its memory with the values.
+    scaled = np.clip(values, column.low, column.high)
+    scaled -= column.low
+    scaled /= column.high - column.low
+    return scaled
+
+
+def _one_hot(series: pd.Series, column: Categorical, out: NDArray[np.float64]) -> None:
+    """Set the 1 of every row whose category is declared."""
+    positions, texts = _positions(series, column.categories)
+    if column.unknown == "error":
+        advice = 'or let such cells be zeros: unknown = "zero"'
+        _check_positions(series, positions, texts, column.categories, advice)
+    rows = np.flatnonzero(positions >= 0)
+    out[rows, positions[rows]] = 1.0
+
+
+def _labels(series: pd.Series, schema: Schema) -> NDArray[np.int64]:
+    """Return the position of every label among the classes."""
+    positions, texts = _positions(series, schema.classes)
+    advice = "or add the class to the schema if it is public"
+    _check_positions(series, positions, texts, schema.classes, advice)
+    return positions
+
+
+def _positions(
+    series: pd.Series, levels: tuple[str, ...]
+) -> tuple[NDArray[np.int64], list[str]]:
+    """Return the position of every cell among the levels, and the distinct texts."""
+    codes, texts = distinct_texts(series)
+    index = {"": _MISSING} | {level: place for place, level in enumerate(levels)}
+    places = [index.get(text, _UNKNOWN) for text in texts]
+    # The code of a null is -1 and so finds the last entry.
+    return np.array([*places, _MISSING], dtype=np.int64)[codes], texts
+
+
+def _check_positions(
+    series: pd.Series,
+    positions: NDArray[np.int64],
+    texts: list[str],
+    levels: tuple[str, ...],
+    advice: str,
+) -> None:
+    """Refuse missing cells and texts that are not among the levels."""
+    missing = positions == _MISSING
+    if missing.any():
+        _refuse(series, missing, "no gaps", "missing", f"fill them, {advice}")
+    unknown = positions == _UNKNOWN
+    if unknown.any():
+        known = set(levels)
+        others = sorted({text for text in texts if text and text not in known})
+        hint = suggestion(others[0], levels)
+        what = f"not declared: {listed(others, most=3)}{hint}"
+        _refuse(series, unknown, listed(levels), what, f"correct them, {advice}")
+
+
+def _refuse(
+    series: pd.Series, at: NDArray[np.bool_], expected: str, what: str, advice: str
+) -> NoReturn:
+    """Raise for the marked cells, naming the column, their number and the first."""
+    first = int(np.flatnonzero(at)[0])
+    raise TableError(
+        f"Expected {expected} in column {shown(series.name)}, got {int(at.sum())} of "
+        f"{len(series)} cells {what}; the first is {shown(series.iloc[first])} in data "
+        f"row {first + 1}; {advice}."
+    )
