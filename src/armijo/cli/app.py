@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from armijo.cli import account
+from armijo.cli import account, tables
 from armijo.cli.output import fail
 from armijo.errors import ArmijoError, BudgetExceeded
 
@@ -20,6 +20,10 @@ app = typer.Typer(
 )
 app.command("account")(account.account)
 app.command("calibrate")(account.calibrate)
+app.command("schema")(tables.schema)
+app.command("fit")(tables.fit)
+app.command("predict")(tables.predict)
+app.command("show")(tables.show)
 
 
 def main() -> None:

@@ -86,17 +86,24 @@ def read_content(file: DataFile, path: Path) -> bytes:
     return file.content(_read(path), where=path)
 
 
-def in_cache(file: DataFile, path: Path) -> bool:
-    """Tell whether a path is the file's place in the cache, so that we may replace it.
+def discard_damaged(file: DataFile) -> None:
+    """Remove what lies in the cache in place of the file, and nothing elsewhere.
 
     Parameters
     ----------
     file : DataFile
-        The file.
-    path : pathlib.Path
-        What `locate` found.
+        The file; if what `locate` finds is right or not in the cache, it stays.
     """
-    return path.parent == _cache_folder(file)
+    path = locate(file)
+    if path is None or path.parent != _cache_folder(file):
+        return
+    try:
+        read_content(file, path)
+    except DatasetError:
+        try:
+            path.unlink()
+        except OSError as error:
+            raise _unwritable(path.parent, error) from error
 
 
 def download_file(file: DataFile, *, progress: Progress | None = None) -> Path:
@@ -133,6 +140,8 @@ def download_file(file: DataFile, *, progress: Progress | None = None) -> Path:
             f"Waited {_LOCK_SECONDS:.0f} s for another process that downloads "
             f"{file.name} into {folder}; wait for it to end and run again."
         ) from error
+    except OSError as error:
+        raise _unwritable(folder, error) from error
 
 
 def install(file: DataFile, own: Path) -> Path:
@@ -228,11 +237,16 @@ def _made(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DatasetError(
-            f"Cannot create the cache folder {folder} ({error.strerror or error}); set "
-            "ARMIJO_CACHE to a folder that can be written."
-        ) from error
+        raise _unwritable(folder, error) from error
     return folder
+
+
+def _unwritable(folder: Path, error: OSError) -> DatasetError:
+    """Return what to raise when the cache cannot be changed."""
+    return DatasetError(
+        f"Cannot write to the cache folder {folder} ({error.strerror or error}); set "
+        "ARMIJO_CACHE to a folder that can be written."
+    )
 
 
 def _read(path: Path) -> bytes:

@@ -2,9 +2,8 @@
 """The shell that private linear classifiers share."""
 
 import os
-import sys
-import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from armijo import _validate
-from armijo.errors import PrivacyLeakWarning
+from armijo.estimators.leaks import warn_of_leaks
 from armijo.estimators.plotting import plot_history
 from armijo.estimators.run import Callback, RunResult, RunSettings, train
 from armijo.estimators.statement import PrivacyStatement
@@ -203,6 +202,34 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
         -------
         self
         """
+        return self.fit_resumable(X, y)
+
+    def fit_resumable(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        fingerprint: Mapping[str, Any] | None = None,
+        resume: bool = False,
+    ) -> Self:
+        """Train like :meth:`fit`, with a checkpoint to go on from.
+
+        Parameters
+        ----------
+        X, y : arrays
+            As in :meth:`fit`.
+        checkpoint : path or None
+            Written when the run ends or is interrupted.
+        fingerprint : mapping or None
+            Public JSON values that ledger and checkpoint must share with the run.
+        resume : bool
+            Whether to go on from the checkpoint and the ledger.
+
+        Returns
+        -------
+        self
+        """
         self._refuse_warm_start()
         X, y = validate_data(
             self,
@@ -214,9 +241,14 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
             copy=False,
         )
         check_classification_targets(y)
-        settings = self._settings(self._public_classes(y), X.shape[0])
-        self._warn(settings)
-        result = train(X, self._encoded(y), settings, callback=self.callback)
+        settings = replace(
+            self._settings(self._public_classes(y), X.shape[0]),
+            checkpoint=checkpoint,
+            fingerprint=fingerprint,
+        )
+        warn_of_leaks(classes_read=self.classes is None, accounting=settings.accounting)
+        labels = self._encoded(y)
+        result = train(X, labels, settings, callback=self.callback, resume=resume)
         self._keep(result, settings)
         return self
 
@@ -321,31 +353,6 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
             armijo=self.armijo,  # type: ignore[arg-type]
         )
 
-    def _warn(self, settings: RunSettings) -> None:
-        """Warn about leaks that the settings bring with them."""
-        if self.classes is None:
-            warnings.warn(
-                "The classes were read from the labels, which is not private; pass "
-                "classes= from public knowledge.",
-                PrivacyLeakWarning,
-                stacklevel=3,
-            )
-        if settings.accounting == "paper":
-            warnings.warn(
-                "accounting='paper' reproduces the printed analysis and gives no valid "
-                "guarantee; see privacy_.guarantee.broken_premises.",
-                PrivacyLeakWarning,
-                stacklevel=3,
-            )
-        if _inside_model_selection():
-            warnings.warn(
-                "A search or cross-validation spends the whole budget once per fit on "
-                "overlapping rows, and choosing by its scores is not private; epsilon "
-                "of one fit does not cover it.",
-                PrivacyLeakWarning,
-                stacklevel=3,
-            )
-
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Return scores: one for each row, or one for each row and class."""
         check_is_fitted(self)
@@ -375,14 +382,3 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
         tags.classifier_tags.poor_score = True
         tags.classifier_tags.multi_class = "softmax" in self._losses
         return tags
-
-
-def _inside_model_selection() -> bool:
-    """Say whether this fit was called by scikit-learn's model selection."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if module == "sklearn.model_selection._validation":
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False

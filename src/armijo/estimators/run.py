@@ -74,15 +74,12 @@ def train(
     """
     randomness = _randomness(settings.seed)
     method = line_search_method(settings.method, settings.budget)
-    state = method.init(torch.zeros(settings.objective.size, dtype=torch.float64))
-    records: list[StepRecord] = []
-    if resume and settings.checkpoint is not None:
-        found = load_checkpoint(settings.checkpoint, run=settings.fingerprint or {})
-        state, records = found[0], found[1]
-        randomness.load_state_dict(found[2])
-    step = method.plan(method.init(state.w)).mechanism
-    accountant = _accountant(settings, step)
+    start = method.init(torch.zeros(settings.objective.size, dtype=torch.float64))
+    accountant = _accountant(settings, method.plan(start).mechanism)
+    progress = _Progress(settings, start, randomness)
     try:
+        if resume:
+            progress.load()
         data = PrivateDataset(
             X,
             y,
@@ -91,20 +88,19 @@ def train(
             randomness=randomness,
             noise=settings.noise,
         )
-        progress = _Progress(settings, state, records, randomness)
-        left = None
-        if settings.max_batches is not None:
-            left = max(settings.max_batches - len(records), 0)
         for state, record in minimize(
-            settings.objective, data, method, state, max_batches=left
+            settings.objective,
+            data,
+            method,
+            progress.state,
+            max_batches=progress.batches_left(),
         ):
             progress.add(state, record)
             if callback is not None and callback(record) is True:
                 break
     finally:
         accountant.ledger.close()
-        if "progress" in locals():
-            progress.save()
+        progress.save()
     return RunResult(progress.state.w.numpy().copy(), progress.records, accountant)
 
 
@@ -112,17 +108,27 @@ class _Progress:
     """The last finished step, so that an interrupt loses nothing."""
 
     def __init__(
-        self,
-        settings: RunSettings,
-        state: SearchState,
-        records: list[StepRecord],
-        randomness: Randomness,
+        self, settings: RunSettings, state: SearchState, randomness: Randomness
     ) -> None:
         self._settings = settings
         self._randomness = randomness
         self.state = state
-        self.records = records
+        self.records: list[StepRecord] = []
         self._streams = randomness.state_dict()
+
+    def load(self) -> None:
+        """Go on from the checkpoint."""
+        path = self._settings.checkpoint
+        if path is None:
+            raise ValueError("Expected a checkpoint to resume from, got None.")
+        found = load_checkpoint(path, run=self._settings.fingerprint or {})
+        self.state, self.records, self._streams = found
+        self._randomness.load_state_dict(self._streams)
+
+    def batches_left(self) -> int | None:
+        """Return how many batches the settings still allow."""
+        most = self._settings.max_batches
+        return None if most is None else max(most - len(self.records), 0)
 
     def add(self, state: SearchState, record: StepRecord) -> None:
         """Take a finished step."""

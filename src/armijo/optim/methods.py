@@ -51,13 +51,11 @@ def line_search_method(settings: LineSearchSettings, budget: Budget) -> BLSGD | 
     """Return the method that the settings name, with its first budgets."""
     _validate.choice(METHODS, method=settings.method)
     rho, epsilon = _first_budgets(settings, budget)
-    budgets = {"gradient_rho": rho, "search_epsilon": epsilon}
-    if settings.method == "blgd":
-        return BLGD(**_shared(settings, BLGD), **budgets)
-    shared = _shared(settings, BLSGD)
+    kind = BLGD if settings.method == "blgd" else BLSGD
+    shared = _shared(settings, kind)
     if settings.method == "blsgd":
         shared["clip_decay"] = 0.0
-    return BLSGD(**shared, **budgets)
+    return kind(gradient_rho=rho, search_epsilon=epsilon, **shared)
 
 
 def _shared(settings: LineSearchSettings, kind: type[BLSGD | BLGD]) -> dict[str, Any]:

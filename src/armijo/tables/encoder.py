@@ -106,7 +106,7 @@ def _scaled(series: pd.Series, column: Numeric) -> NDArray[np.float64]:
     absent = np.isnan(values)
     if absent.any():
         if column.missing is None:
-            advice = "fill them, or give the column a public value: missing = ..."
+            advice = "fill them, or give the column a public value: missing = 0, say"
             _refuse(series, absent, "no gaps", "missing (NaN)", advice)
         values = np.where(absent, column.missing, values)
     # A new array: the frame may share its memory with the values.

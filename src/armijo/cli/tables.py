@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``armijo schema``, ``fit``, ``predict`` and ``show``: tables in, models out."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from armijo.cli.output import emit, warn
+from armijo.errors import TableError
+
+Table = Annotated[Path, typer.Argument(help="A CSV or Parquet file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+INTERRUPTED = 130
+
+
+def schema(
+    table: Table,
+    *,
+    target: Annotated[str | None, typer.Option(help="The column to learn.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; default: standard output.")
+    ] = None,
+) -> None:
+    """Draft a schema file for you to edit.
+
+    The draft reads bounds and categories from the data, which is NOT private: replace
+    them by public knowledge before training.
+    """
+    from armijo.tables import draft_schema
+
+    text = draft_schema(table, target)
+    if out is None:
+        sys.stdout.write(text)
+    elif out.exists():
+        raise TableError(f"The file {out} exists; name another or remove it.")
+    else:
+        out.write_text(text, encoding="utf-8")
+    warn(
+        "bounds, categories and classes in this draft were read from the data and are "
+        "not private. Replace them by public knowledge, then set reviewed = true."
+    )
+
+
+def fit(
+    table: Table,
+    *,
+    schema: Annotated[Path, typer.Option(help="The reviewed schema file.")],
+    out: Annotated[Path, typer.Option(help="Folder for model, report and ledger.")],
+    epsilon: Annotated[float, typer.Option(help="The epsilon of the guarantee.")],
+    delta: Annotated[float, typer.Option(help="The delta of the guarantee.")],
+    target: Annotated[str | None, typer.Option(help="The column to learn.")] = None,
+    model: Annotated[str, typer.Option(help="logistic or svm.")] = "logistic",
+    method: Annotated[str, typer.Option(help="blsgd, blsgd-ac or blgd.")] = "blsgd",
+    rate: Annotated[float, typer.Option(help="Sampling ratio.")] = 0.1,
+    expected_steps: Annotated[
+        int,
+        typer.Option(help="Solve budgets for this many steps; 0: as in the paper."),
+    ] = 100,
+    search_form: Annotated[
+        str, typer.Option(help='Search queries: "loss" or "difference".')
+    ] = "difference",
+    max_batches: Annotated[int, typer.Option(help="Most batches of the run.")] = 1500,
+    accounting: Annotated[
+        str, typer.Option(help='"sound", or "paper" (as printed: no guarantee).')
+    ] = "sound",
+    insecure_seed: Annotated[
+        int | None, typer.Option(help="Repeatable run WITHOUT a guarantee.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted run.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Move what is in the folder aside.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Train a private model on a table."""
+    from armijo.jobs.fit import fit_table
+
+    parameters = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "method": method,
+        "rate": rate,
+        "expected_steps": expected_steps or None,
+        "search_form": search_form,
+        "max_batches": max_batches,
+        "accounting": accounting,
+        "random_state": insecure_seed,
+    }
+    with _progress(epsilon, quiet=json) as step, _finish_step_on_interrupt() as stopped:
+        outcome = fit_table(
+            table,
+            schema=schema,
+            out=out,
+            target=target,
+            kind=model,
+            parameters=parameters,
+            callback=lambda record: step(record) or stopped(),
+            resume=resume,
+            overwrite=overwrite,
+        )
+    if not outcome.finished:
+        warn(
+            f"interrupted after {outcome.estimator.n_iter_} batches; run the same "
+            "command with --resume to go on. What was charged stays charged."
+        )
+        raise typer.Exit(INTERRUPTED)
+    _show_outcome(outcome, as_json=json)
+
+
+def _show_outcome(outcome: Any, *, as_json: bool) -> None:
+    """Print what a fit left."""
+    privacy = outcome.estimator.privacy_
+    if not privacy.guarantee.holds:
+        warn(privacy.guarantee.sentence())
+    result = {
+        "statement": privacy.guarantee.sentence(),
+        "guarantee": privacy.guarantee.holds,
+        "epsilon": privacy.budget.epsilon,
+        "delta": privacy.budget.delta,
+        "relation": privacy.relation.value,
+        "accountant": privacy.accountant,
+        "broken_premises": list(privacy.guarantee.broken_premises),
+        "batches": outcome.estimator.n_iter_,
+        "model": str(outcome.folder / "model.json"),
+        "report": str(outcome.folder / "report.html"),
+        "ledger": str(outcome.folder / "ledger.jsonl"),
+    }
+    emit(result, title="Private model", as_json=as_json)
+
+
+@contextmanager
+def _progress(epsilon: float, *, quiet: bool) -> Iterator[Any]:
+    """Show spent epsilon and the current step size while batches come in."""
+    console = Console(stderr=True, quiet=quiet)
+    columns = (
+        TextColumn("batch {task.fields[batch]}"),
+        BarColumn(),
+        TextColumn("epsilon {task.completed:.4g} of {task.total:g}"),
+        TextColumn("step size {task.fields[step]}"),
+        TimeElapsedColumn(),
+    )
+    bar = Progress(*columns, console=console)
+    task = bar.add_task("fit", total=epsilon, batch=0, step="-")
+
+    def step(record: Any) -> None:
+        bar.start()  # not before the first batch: errors come without a bar
+        size = f"{record.step_size:.3g}" if record.step_size else "none found"
+        bar.update(task, completed=record.epsilon, batch=record.batch + 1, step=size)
+
+    try:
+        yield step
+    finally:
+        bar.stop()
+
+
+@contextmanager
+def _finish_step_on_interrupt() -> Iterator[Any]:
+    """Let Ctrl-C end the run after the step in progress, so that nothing is lost."""
+    asked = False
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        signal.signal(signal.SIGINT, before)  # a second Ctrl-C ends at once
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="The model file or its folder.")],
+    table: Table,
+    *,
+    out: Annotated[
+        Path | None, typer.Option(help="CSV file to write; default: standard output.")
+    ] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Add a column for each class.")
+    ] = False,
+) -> None:
+    """Predict each row of a table with a fitted model."""
+    from armijo.jobs.fit import predict_table
+
+    frame = predict_table(model, table, probabilities=probabilities)
+    frame.to_csv(sys.stdout if out is None else out, index=False)
+
+
+def show(
+    folder: Annotated[Path, typer.Argument(help="A folder that fit left.")],
+    *,
+    json: AsJson = False,
+) -> None:
+    """Show guarantee, ledger and model of a run."""
+    from armijo.jobs.show import describe_run
+
+    emit(describe_run(folder), title=f"Run in {folder}", as_json=json)

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fit a table: from a file and its public schema to a folder with model and report.
+
+The folder holds ``model.json`` (safe to load), ``report.html``, ``report.json`` and
+``ledger.jsonl``; while a run is unfinished also ``checkpoint.json``.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from armijo.errors import TableError
+from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
+from armijo.estimators.base import PrivateLinearClassifier
+from armijo.jobs.report import write_report
+from armijo.optim.loop import StepRecord
+from armijo.tables import (
+    LinearModel,
+    Schema,
+    encode,
+    load_model,
+    load_schema,
+    read_table,
+    save_model,
+)
+
+MODEL, LEDGER, CHECKPOINT = "model.json", "ledger.jsonl", "checkpoint.json"
+ESTIMATORS: dict[str, type[PrivateLinearClassifier]] = {
+    "logistic": PrivateLogisticRegression,
+    "svm": PrivateLinearSVC,
+}
+Path_ = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class FitOutcome:
+    """What a fit left."""
+
+    folder: Path
+    estimator: PrivateLinearClassifier
+    model: LinearModel
+    finished: bool
+
+
+def fit_table(
+    table: Path_,
+    *,
+    schema: Path_,
+    out: Path_,
+    target: str | None = None,
+    kind: str = "logistic",
+    parameters: Mapping[str, Any],
+    callback: Callable[[StepRecord], object] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> FitOutcome:
+    """Train on a table and leave model, report and ledger in a folder.
+
+    Parameters
+    ----------
+    table, schema, out : path
+        The sensitive table, its reviewed public schema, and the folder to make.
+    target : str or None
+        The column to learn; it must be the schema's.
+    kind : {"logistic", "svm"}
+        The model.
+    parameters : mapping
+        Parameters of the estimator (epsilon, delta, method, ...).
+    callback : callable or None
+        Sees each step record; returning True stops the run, which can be resumed.
+    resume : bool
+        Go on with the unfinished run in the folder.
+    overwrite : bool
+        Start anew in a folder that exists; what is there moves aside, nothing is
+        deleted.
+
+    Raises
+    ------
+    TableError
+        For anything wrong with the files, before any budget is spent.
+    """
+    if kind not in ESTIMATORS:
+        raise TableError(f"Expected kind to be logistic or svm, got {kind!r}.")
+    public = _public_schema(schema, target)
+    X, y = encode(read_table(table), public)
+    folder = Path(out)
+    _check_folder(folder, resume=resume, overwrite=overwrite)
+    stopped = _StopWatch(callback)
+    estimator = ESTIMATORS[kind](
+        **parameters,
+        classes=list(range(len(public.classes))),
+        n_rows=public.n_rows,
+        ledger=folder / LEDGER,
+        callback=stopped,
+    )
+    _prepare(folder, overwrite=overwrite and not resume)
+    estimator.fit_resumable(
+        X,
+        np.asarray(y),
+        checkpoint=folder / CHECKPOINT,
+        fingerprint={
+            "schema": public.digest(),
+            "kind": kind,
+            "parameters": dict(parameters),
+        },
+        resume=resume,
+    )
+    estimator.set_params(callback=None)
+    model = _model(estimator, public, kind)
+    if not stopped.stopped:
+        _finish(folder, estimator, model, kind)
+    return FitOutcome(folder, estimator, model, finished=not stopped.stopped)
+
+
+class _StopWatch:
+    """Remembers whether the callback asked to stop."""
+
+    def __init__(self, callback: Callable[[StepRecord], object] | None) -> None:
+        self._callback = callback
+        self.stopped = False
+
+    def __call__(self, record: StepRecord) -> bool:
+        """Pass the record on."""
+        self.stopped = self._callback is not None and self._callback(record) is True
+        return self.stopped
+
+
+def _public_schema(path: Path_, target: str | None) -> Schema:
+    """Load the reviewed schema and check the target against it."""
+    schema = load_schema(path)
+    if target is not None and target != schema.target:
+        raise TableError(
+            f"Expected the target of the schema, {schema.target!r}, got {target!r}; "
+            "name that column or change the schema. Nothing was spent."
+        )
+    return schema
+
+
+def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
+    """Refuse a folder in use, and a resume without an unfinished run."""
+    if folder.exists() and not folder.is_dir():
+        raise TableError(f"Expected a folder at {folder}, got a file; name another.")
+    if resume:
+        if not (folder / CHECKPOINT).is_file():
+            found = "a finished run" if (folder / MODEL).exists() else "no run"
+            raise TableError(
+                f"Asked to resume in {folder}, found {found}; start without --resume."
+            )
+        return
+    if folder.is_dir() and any(folder.iterdir()) and not overwrite:
+        raise TableError(
+            f"The folder {folder} exists and is not empty; give --overwrite to move "
+            "its content aside, --resume to go on with an unfinished run there, or "
+            "another folder. Nothing was spent."
+        )
+
+
+def _prepare(folder: Path, *, overwrite: bool) -> None:
+    """Make the folder; move an earlier run aside, since its ledger must not be lost."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = [
+        item for item in folder.iterdir() if not item.name.startswith("earlier-")
+    ]
+    if not overwrite or not content:
+        return
+    number = 1
+    while (folder / f"earlier-{number}").exists():
+        number += 1
+    aside = folder / f"earlier-{number}"
+    aside.mkdir()
+    for item in content:
+        item.rename(aside / item.name)
+
+
+def _model(
+    estimator: PrivateLinearClassifier, schema: Schema, kind: str
+) -> LinearModel:
+    """Return the fitted weights with their schema and privacy statement."""
+    from armijo import __version__
+
+    return LinearModel(
+        kind=kind,
+        classes=schema.classes,
+        coef=estimator.coef_,
+        intercept=estimator.intercept_,
+        schema=schema,
+        privacy=estimator.privacy_.to_dict(),
+        created_by=f"armijo {__version__}",
+    )
+
+
+def _finish(
+    folder: Path, estimator: PrivateLinearClassifier, model: LinearModel, kind: str
+) -> None:
+    """Write report and model, then drop the checkpoint: the run is whole."""
+    write_report(folder, estimator, model)
+    save_model(folder / MODEL, model)
+    (folder / CHECKPOINT).unlink(missing_ok=True)
+
+
+def predict_table(
+    model: Path_, table: Path_, *, probabilities: bool = False
+) -> pd.DataFrame:
+    """Predict every row of a table with a model that ``fit`` left.
+
+    ``model`` is the file or the folder it is in.
+    """
+    path = Path(model)
+    loaded = load_model(path / MODEL if path.is_dir() else path)
+    X, _ = encode(read_table(table), loaded.schema, with_target=False)
+    columns: dict[str, NDArray[Any]] = {"prediction": loaded.predict(X)}
+    if probabilities:
+        each = loaded.predict_proba(X)
+        for k, name in enumerate(loaded.classes):
+            columns[f"probability={name}"] = each[:, k]
+    return pd.DataFrame(columns)

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report of a run: one page with pictures, and the same as JSON.
+
+It shows released values only: step records, the model, public settings and the ledger.
+"""
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, select_autoescape
+
+from armijo.estimators.base import PrivateLinearClassifier
+from armijo.estimators.plotting import (
+    draw_angles,
+    draw_budgets,
+    draw_spent,
+    draw_steps,
+)
+from armijo.tables import LinearModel
+
+REPORT_HTML, REPORT_JSON = "report.html", "report.json"
+
+ASSUMPTIONS = (
+    "Bounds, categories, classes and the number of rows in the schema are public "
+    "knowledge and were not read from the rows.",
+    "Each person contributes to at most one row of the table.",
+    "Only what this folder holds is released; the table itself, its intermediate "
+    "copies and the running time of the computation stay inside.",
+    "The budget covers this run. Other runs on the same rows spend budgets of their "
+    "own, which add up.",
+)
+
+
+def write_report(
+    folder: Path, estimator: PrivateLinearClassifier, model: LinearModel
+) -> None:
+    """Write ``report.json`` and ``report.html``."""
+    document = report_document(estimator, model)
+    text = json.dumps(document, allow_nan=False, indent=1)
+    (folder / REPORT_JSON).write_text(text + "\n", encoding="utf-8")
+    (folder / REPORT_HTML).write_text(
+        render_html(document, estimator, model), encoding="utf-8"
+    )
+
+
+def report_document(
+    estimator: PrivateLinearClassifier, model: LinearModel
+) -> dict[str, Any]:
+    """Return the report as JSON values."""
+    hidden = {"callback", "classes", "ledger", "warm_start"}
+    settings = estimator.get_params(deep=False)
+    history = estimator.history_.astype(object)
+    return {
+        "format": "armijo-report",
+        "version": 1,
+        "created_by": model.created_by,
+        "privacy": estimator.privacy_.to_dict(),
+        "assumptions": list(ASSUMPTIONS),
+        "model": {
+            "kind": model.kind,
+            "target": model.schema.target,
+            "classes": list(model.classes),
+            "n_features": len(model.feature_names),
+        },
+        "schema_digest": model.schema.digest(),
+        "settings": {
+            name: value for name, value in settings.items() if name not in hidden
+        },
+        "history": history.where(history.notna(), None).to_dict(orient="records"),
+    }
+
+
+def render_html(
+    document: dict[str, Any], estimator: PrivateLinearClassifier, model: LinearModel
+) -> str:
+    """Fill the page; pictures and styles are inside, nothing is fetched."""
+    environment = Environment(
+        loader=PackageLoader("armijo", "jobs/templates"),
+        autoescape=select_autoescape(),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    history = estimator.history_
+    guarantee = estimator.privacy_.guarantee
+    pictures = []
+    if len(history):
+        pictures = [
+            ("Step sizes the search chose", _picture(draw_steps, history)),
+            ("Budget spent", _picture(draw_spent, history, guarantee)),
+            ("Budget of each batch", _picture(draw_budgets, history)),
+            ("Angles between noisy directions", _picture(draw_angles, history)),
+        ]
+    return environment.get_template("report.html").render(
+        document=document,
+        holds=guarantee.holds,
+        sentence=plain_sentence(document["privacy"]),
+        pictures=pictures,
+        weights=largest_weights(model),
+        updates=int((history["step_size"] > 0).sum()) if len(history) else 0,
+        batches=len(history),
+    )
+
+
+def plain_sentence(privacy: dict[str, Any]) -> str:
+    """Say the guarantee so that everybody can read it."""
+    if not privacy["guarantee"]:
+        return str(privacy["statement"])
+    change = {
+        "add-remove": "adding or removing any one row",
+        "zero-out": "blanking any one row",
+        "replace-one": "exchanging any one row",
+    }[str(privacy["relation"])]
+    factor = float(np.exp(privacy["epsilon"]))
+    return (
+        f"Whatever is concluded from this model, {change} of the table would have "
+        f"changed its probability by at most a factor of {factor:.3g} (epsilon "
+        f"{privacy['epsilon']:g}), except with probability {privacy['delta']:g} "
+        "(delta)."
+    )
+
+
+def largest_weights(model: LinearModel, count: int = 12) -> list[tuple[str, str]]:
+    """Return the features with the largest weights, which are released values."""
+    size = np.abs(model.coef).max(axis=0)
+    order = np.argsort(-size)[:count]
+    return [
+        (
+            model.feature_names[i],
+            ", ".join(f"{value:+.3f}" for value in model.coef[:, i]),
+        )
+        for i in order
+    ]
+
+
+def _picture(draw: Any, *arguments: Any) -> str:
+    """Draw into a PNG and return it as a data address."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 2.6), layout="constrained", dpi=150)
+    axes = figure.add_subplot()
+    draw(axes, *arguments)
+    axes.set_xlabel("batch")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    encoded = base64.b64encode(buffer.getvalue()).decode("ascii")
+    return f"data:image/png;base64,{encoded}"

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a folder that ``fit`` left says, with its ledger checked again."""
+
+import json
+import os
+from pathlib import Path
+
+from armijo.errors import TableError
+from armijo.jobs.fit import CHECKPOINT, LEDGER, MODEL
+from armijo.jobs.report import REPORT_JSON
+from armijo.privacy.ledger import read_ledger
+from armijo.tables import load_model
+
+
+def describe_run(folder: str | os.PathLike[str]) -> dict[str, object]:
+    """Return guarantee, charges and model of a run, as JSON values.
+
+    The ledger is read and verified line by line; an unfinished run has no model yet.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise TableError(
+            f"Expected a folder that fit left, got {path}; check the path."
+        )
+    view = read_ledger(path / LEDGER)
+    header = view.header
+    described: dict[str, object] = {
+        "state": "finished" if (path / MODEL).is_file() else "unfinished",
+        "epsilon": header.get("epsilon"),
+        "delta": header.get("delta"),
+        "relation": header.get("relation"),
+        "accountant": header.get("accountant"),
+        "guarantee": header.get("guarantee"),
+        "broken_premises": header.get("broken_premises"),
+        "charges": len(view.charges),
+        "torn_lines": view.torn,
+        "ledger_verified": True,
+    }
+    if (path / MODEL).is_file():
+        model = load_model(path / MODEL)
+        described["statement"] = model.privacy.get("statement")
+        described["model"] = model.kind
+        described["target"] = model.schema.target
+        described["classes"] = list(model.classes)
+        described["features"] = len(model.feature_names)
+    elif (path / CHECKPOINT).is_file():
+        described["remedy"] = "run fit with --resume to finish it"
+    if (path / REPORT_JSON).is_file():
+        report = json.loads((path / REPORT_JSON).read_text(encoding="utf-8"))
+        described["batches"] = len(report["history"])
+    return described
