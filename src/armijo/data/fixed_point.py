@@ -23,6 +23,7 @@ STEPS = 1 << BITS
 
 IntArray = NDArray[np.int64]
 _MOST_ROWS = 1 << 28
+_BLOCK = 1 << 15  # numbers in a block: 256 KiB
 _FLOAT_SLACK = 1 - 1e-12  # above the rounding errors of a norm and a quotient
 
 
@@ -85,17 +86,20 @@ def _rounded_row_sum(X: Matrix, scale: FloatArray) -> IntArray:
         np.rint(np.where(np.isfinite(data), data, 0.0), out=data)
         summed = np.bincount(X.indices, weights=data, minlength=X.shape[1])
         return summed.astype(np.int64)
-    block = np.multiply(X, scale[:, None], dtype=float)
-    np.rint(block, out=block)
-    if np.all(scale != 0):
-        return _column_sums(block)
-    # 0 x infinity is NaN: rows that are left out must not be multiplied into the sum.
-    return _column_sums(np.where(scale[:, None] != 0, block, 0.0))
-
-
-def _column_sums(block: FloatArray) -> IntArray:
-    """Add integers held in float64."""
-    return np.asarray(np.ones(block.shape[0]) @ block).astype(np.int64)
+    total = np.zeros(X.shape[1])
+    # In blocks that stay in the processor's cache: they are passed over three times.
+    height = max(1, _BLOCK // max(X.shape[1], 1))
+    buffer, ones = np.empty((height, X.shape[1])), np.ones(height)
+    for start in range(0, X.shape[0], height):
+        part = scale[start : start + height]
+        block = buffer[: len(part)]
+        np.multiply(X[start : start + height], part[:, None], out=block)
+        np.rint(block, out=block)
+        if not np.all(part):
+            # 0 x infinity is NaN: rows left out must not be multiplied into the sum.
+            block[part == 0] = 0.0
+        total += ones[: len(part)] @ block
+    return total.astype(np.int64)
 
 
 def number_sum(contributions: Contributions, bound: float) -> int:
@@ -106,26 +110,25 @@ def number_sum(contributions: Contributions, bound: float) -> int:
     """
     if isinstance(contributions, OuterProduct) or np.ndim(contributions) != 1:
         raise ValueError("Expected one number for each row; vectors go to noisy_sum.")
-    return int(_rounded_numbers(np.asarray(contributions, dtype=float), bound).sum())
+    steps = np.multiply(contributions, STEPS / bound, dtype=float)
+    np.trunc(np.clip(steps, -STEPS, STEPS, out=steps), out=steps)
+    total = float(steps.sum())
+    return int(np.nansum(steps)) if math.isnan(total) else int(total)
 
 
 def number_sums(contributions: Contributions, bound: float) -> list[int]:
     """Return the same for several numbers for each row, one sum a column."""
     if isinstance(contributions, OuterProduct) or np.ndim(contributions) != 2:
         raise ValueError("Expected one row of numbers for each row of the batch.")
-    rounded = _rounded_numbers(np.asarray(contributions, dtype=float), bound)
-    return [int(total) for total in rounded.sum(axis=0)]
-
-
-def _rounded_numbers(values: FloatArray, bound: float) -> FloatArray:
-    """Clip to the bound and round toward zero."""
-    return np.trunc(clipped(values, bound) * (STEPS / bound))
+    columns = np.asarray(contributions, dtype=float).T
+    return [number_sum(column, bound) for column in columns]
 
 
 def clipped(values: Contributions, bound: float) -> FloatArray:
     """Clip numbers to the bound; what is not a number counts as zero."""
     numbers = np.clip(np.asarray(values, dtype=float), -bound, bound)
-    numbers[np.isnan(numbers)] = 0.0
+    if math.isnan(numbers.sum()):
+        numbers[np.isnan(numbers)] = 0.0
     return numbers
 
 

@@ -19,7 +19,7 @@ class PrivacyStatement:
         The preset promise, its relation, its accountant, and why it does not hold if
         it does not.
     epsilon_spent : float
-        Converted charges at the end: how far the run went, not a guarantee.
+        Used share of the budget, times epsilon: how far the run went.
     ledger : tuple of Charge
         Every charge in order.
     ledger_path : str or None

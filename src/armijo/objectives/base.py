@@ -24,9 +24,19 @@ class Objective(Protocol):
         ...
 
     def loss_drop_sum(
-        self, w: Tensor, step: Tensor, step_size: float, *, form: QueryForm, clip: float
+        self,
+        w: Tensor,
+        step: Tensor,
+        step_size: float,
+        *,
+        form: QueryForm,
+        clip: float,
+        offset: float = 0.0,
     ) -> BoundedQuery:
-        """Ask for the sum of ``f(w) - f(w - step_size step)``, ``clip`` at most."""
+        """Ask for the sum of ``f(w) - f(w - step_size step)``, ``clip`` at most each.
+
+        ``offset`` is a public constant added to the sum.
+        """
         ...
 
     def penalty(self, w: Tensor) -> float:

@@ -6,8 +6,9 @@ norm.  Along a direction d the margins are ``y (Xw - eta Xd)``: all candidates o
 search cost one more product together.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from armijo.objectives.base import QueryForm
 from armijo.objectives.losses import margin_loss
 from armijo.privacy.budget import FloatArray
 
+Value = TypeVar("Value")
 LossName = Literal["logistic", "hinge", "huber", "softmax"]
 
 
@@ -80,10 +82,18 @@ class LinearObjective:
 
     def losses(self, scores: Tensor, y: Tensor) -> Tensor:
         """Return one loss for each row."""
+        return self._losses_of(self._signed(scores, y), y)
+
+    def _signed(self, scores: Tensor, y: Tensor) -> Tensor:
+        """Return margins for a margin loss, the scores themselves for softmax."""
+        return scores if self.loss == "softmax" else scores * y
+
+    def _losses_of(self, signed: Tensor, y: Tensor) -> Tensor:
+        """Return the losses of margins or scores."""
         if self.loss == "softmax":
-            chosen = scores.gather(1, y[:, None])[:, 0]
-            return torch.logsumexp(scores, dim=1) - chosen
-        return margin_loss(self.loss, self.huber_width).value(scores * y)
+            chosen = signed.gather(1, y[:, None])[:, 0]
+            return torch.logsumexp(signed, dim=1) - chosen
+        return margin_loss(self.loss, self.huber_width).value(signed)
 
     def score_gradients(self, scores: Tensor, y: Tensor) -> Tensor:
         """Return the derivative of each loss in its scores, (rows, outputs)."""
@@ -105,7 +115,14 @@ class LinearObjective:
         return BoundedQuery(contributions=contributions, bound=clip)
 
     def loss_drop_sum(
-        self, w: Tensor, step: Tensor, step_size: float, *, form: QueryForm, clip: float
+        self,
+        w: Tensor,
+        step: Tensor,
+        step_size: float,
+        *,
+        form: QueryForm,
+        clip: float,
+        offset: float = 0.0,
     ) -> BoundedQuery:
         """Ask for the sum of loss drops along ``-step``.
 
@@ -116,15 +133,22 @@ class LinearObjective:
 
         def contributions(rows: Rows) -> FloatArray:
             y = self._labels(rows)
-            scores = self._scores_at(rows, w)
-            along = _remember(rows, "along", step, lambda: self.scores(step, rows.X))
-            before = _remember(rows, "before", w, lambda: self.losses(scores, y))
-            after = self.losses(scores - step_size * along, y)
+            here, before = _remember(rows, "here", w, lambda: self._here(rows, w))
+            along = _remember(
+                rows, "along", step, lambda: self._signed(self.scores(step, rows.X), y)
+            )
+            after = self._losses_of(torch.sub(here, along, alpha=step_size), y)
             if form == "loss":
                 before, after = _clipped(before, clip), _clipped(after, clip)
-            return np.asarray((before - after).numpy())
+            return (before - after).numpy()
 
-        return BoundedQuery(contributions=contributions, bound=clip)
+        return BoundedQuery(contributions=contributions, bound=clip, offset=offset)
+
+    def _here(self, rows: Rows, w: Tensor) -> tuple[Tensor, Tensor]:
+        """Return margins or scores of the batch at ``w`` and their losses."""
+        y = self._labels(rows)
+        here = self._signed(self._scores_at(rows, w), y)
+        return here, self._losses_of(here, y)
 
     def penalty(self, w: Tensor) -> float:
         """Return ``l2/2 ||w||^2``."""
@@ -148,14 +172,15 @@ class LinearObjective:
         return _remember(rows, "scores", w, lambda: self.scores(w, rows.X))
 
 
-def _remember(rows: Rows, name: str, key: Tensor | None, compute: Any) -> Tensor:
+def _remember(
+    rows: Rows, name: str, key: Tensor | None, compute: Callable[[], Value]
+) -> Value:
     """Return what this batch computed for the same tensor before, or compute it."""
-    held = rows.cache.get(name)
+    held: tuple[Tensor | None, Value] | None = rows.cache.get(name)
     if held is None or held[0] is not key:
         held = (key, compute())
         rows.cache[name] = held
-    result: Tensor = held[1]
-    return result
+    return held[1]
 
 
 def _clipped(losses: Tensor, clip: float) -> Tensor:

@@ -40,7 +40,7 @@ class StepRecord:
     grad_clip, loss_clip, step_max : float
         Settings of this batch.
     epsilon : float
-        Converted charges so far: progress, not a guarantee.
+        Used share of the budget, times epsilon: progress, not a guarantee.
     """
 
     batch: int

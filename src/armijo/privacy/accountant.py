@@ -99,9 +99,13 @@ class Accountant(ABC):
     def _fits(self, total: FloatArray) -> bool:
         """Say whether running sums of ``total`` keep the promise."""
 
-    @abstractmethod
     def epsilon_spent(self) -> float:
-        """Return epsilon for what was charged so far: progress, not a guarantee."""
+        """Return epsilon times the used share of the (best) limit.
+
+        It rises from zero to the preset epsilon, where the run must end.  It measures
+        progress and is not a guarantee: that is the preset, whatever was used of it.
+        """
+        return self.budget.epsilon * float(np.min(self.spent / self._limits))
 
     def cost(self, mechanism: Mechanism) -> FloatArray:
         """Return the cost of one access, cached: an unchanged plan is looked up."""

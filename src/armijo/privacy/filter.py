@@ -21,7 +21,6 @@ from armijo.privacy.budget import (
     Neighboring,
     best_order,
     rdp_limit,
-    rdp_to_epsilon,
 )
 from armijo.privacy.mechanisms import Mechanism
 
@@ -108,18 +107,6 @@ class PrivacyFilter(Accountant):
     def _fits(self, total: FloatArray) -> bool:
         """Hold at least one order within its limit."""
         return bool(np.any(total <= self.limits))
-
-    def epsilon_spent(self) -> float:
-        """Convert what was charged at the fixed orders; zero before any charge."""
-        if self.n_charges == 0:
-            return 0.0
-        each = [
-            float(rdp_to_epsilon(order, spent, delta))
-            for order, spent, delta in zip(
-                self._orders, self.spent, self._deltas, strict=True
-            )
-        ]
-        return min(each)
 
 
 def _weights(orders: int | Mapping[int, float]) -> dict[int, float]:

@@ -157,14 +157,6 @@ class PaperAccountant(Accountant):
         """Go on while any order survives, as printed."""
         return bool(np.any(total <= self.limits))
 
-    def epsilon_spent(self) -> float:
-        """Return the printed epsilon of what was charged: a label, no guarantee."""
-        if self.n_charges == 0:
-            return 0.0
-        delta = self.budget.delta
-        pairs = zip(self._orders, self.spent, strict=True)
-        return min(proposition1(order, spent, delta) for order, spent in pairs)
-
 
 def printed_epsilon(step: Mechanism, steps: int, delta: float) -> float:
     """Return the printed epsilon of ``steps`` equal steps: a label, no guarantee."""

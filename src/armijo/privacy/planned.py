@@ -180,25 +180,3 @@ class PlannedAccountant(Accountant):
                 f"asked was {mechanism!r}; keep the planned order."
             )
         return super().charge(mechanism, label=label, batch=batch)
-
-    def epsilon_spent(self) -> float:
-        """Bound epsilon of the accesses made so far by Renyi composition."""
-        if self.n_charges == 0:
-            return 0.0
-        if self.n_charges >= self._ends[-1]:
-            return self.planned_epsilon
-        starts = np.concatenate([[0], self._ends[:-1]])
-        done = np.clip(self.n_charges - starts, 0, np.diff(self._ends, prepend=0))
-        orders = order_grid(self.budget).astype(float)
-        total = np.sum(
-            [n * self._planned_curve(k, orders) for k, n in enumerate(done)], axis=0
-        )
-        so_far = float(np.min(rdp_to_epsilon(orders, total, self.budget.delta)))
-        return min(so_far, self.planned_epsilon)
-
-    def _planned_curve(self, place: int, orders: FloatArray) -> FloatArray:
-        """Return the cached curve of one mechanism of the plan."""
-        cached: dict[int, FloatArray] = self.__dict__.setdefault("_curves", {})
-        if place not in cached:
-            cached[place] = self.plan[place][0].rdp(orders)
-        return cached[place]

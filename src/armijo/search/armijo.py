@@ -12,6 +12,7 @@ Only the first sum sees data; the rest is a public constant given the released `
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from torch import Tensor
@@ -38,7 +39,7 @@ class Direction:
     vector: Tensor
     noise_energy: float = 0.0
 
-    @property
+    @cached_property
     def squared_norm(self) -> float:
         """The released ``||g||^2``."""
         return float(self.vector @ self.vector)
@@ -120,12 +121,13 @@ class ArmijoSearch:
                 if self.form == "difference":
                     norm = direction.squared_norm**0.5
                     clip = max(step_size * grad_clip * norm, 1e-300)
-                query = objective.loss_drop_sum(
-                    w, direction.vector, step_size, form=self.form, clip=clip
-                )
-                offset = self._offset(objective, w, direction, step_size, batch_size)
-                yield BoundedQuery(
-                    contributions=query.contributions, bound=clip, offset=offset
+                yield objective.loss_drop_sum(
+                    w,
+                    direction.vector,
+                    step_size,
+                    form=self.form,
+                    clip=clip,
+                    offset=self._offset(objective, w, direction, step_size, batch_size),
                 )
 
         index = batch.first_above(queries(), mechanism)
