@@ -19,11 +19,8 @@ test: $(VENV)/.installed-tests  ## Run the tests and doctests, without the slow 
 test-slow: $(VENV)/.installed-tests  ## Run only the tests that take minutes
 	$(BIN)/python -m pytest -q -m slow
 
-demo: $(VENV)/.installed-tests  ## Show what a training run costs and what noise it needs
-	$(BIN)/armijo account --rate 0.005 --noise-multiplier 1.0 --steps 2000 --delta 1e-5
-	$(BIN)/armijo account --rate 0.005 --noise-multiplier 1.0 --steps 2000 --delta 1e-5 \
-		--search-rho 0.05 --max-tries 20 --adaptive
-	$(BIN)/armijo calibrate --epsilon 1 --delta 1e-5 --rate 0.005 --steps 2000
+demo: $(VENV)/.installed-tests  ## Train on a census table at three budgets; leaves demo/
+	$(BIN)/armijo demo --out demo
 
 lint: $(VENV)/.installed-dev  ## Check style, types and the import layers
 	$(BIN)/ruff check .

@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from armijo.cli import account, tables
+from armijo.cli import account, demo, tables
 from armijo.cli.output import fail
 from armijo.errors import ArmijoError, BudgetExceeded
 
@@ -24,6 +24,7 @@ app.command("schema")(tables.schema)
 app.command("fit")(tables.fit)
 app.command("predict")(tables.predict)
 app.command("show")(tables.show)
+app.command("demo")(demo.demo)
 
 
 def main() -> None:

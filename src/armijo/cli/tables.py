@@ -10,10 +10,9 @@ from types import FrameType
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from armijo.cli.output import emit, warn
+from armijo.cli.progress import fit_progress
 from armijo.errors import TableError
 
 Table = Annotated[Path, typer.Argument(help="A CSV or Parquet file.")]
@@ -96,7 +95,8 @@ def fit(
         "accounting": accounting,
         "random_state": insecure_seed,
     }
-    with _progress(epsilon, quiet=json) as step, _finish_step_on_interrupt() as stopped:
+    with fit_progress(quiet=json) as progress, _finish_step_on_interrupt() as stopped:
+        step = progress.start(epsilon)
         outcome = fit_table(
             table,
             schema=schema,
@@ -136,31 +136,6 @@ def _show_outcome(outcome: Any, *, as_json: bool) -> None:
         "ledger": str(outcome.folder / "ledger.jsonl"),
     }
     emit(result, title="Private model", as_json=as_json)
-
-
-@contextmanager
-def _progress(epsilon: float, *, quiet: bool) -> Iterator[Any]:
-    """Show spent epsilon and the current step size while batches come in."""
-    console = Console(stderr=True, quiet=quiet)
-    columns = (
-        TextColumn("batch {task.fields[batch]}"),
-        BarColumn(),
-        TextColumn("epsilon {task.completed:.4g} of {task.total:g}"),
-        TextColumn("step size {task.fields[step]}"),
-        TimeElapsedColumn(),
-    )
-    bar = Progress(*columns, console=console)
-    task = bar.add_task("fit", total=epsilon, batch=0, step="-")
-
-    def step(record: Any) -> None:
-        bar.start()  # not before the first batch: errors come without a bar
-        size = f"{record.step_size:.3g}" if record.step_size else "none found"
-        bar.update(task, completed=record.epsilon, batch=record.batch + 1, step=size)
-
-    try:
-        yield step
-    finally:
-        bar.stop()
 
 
 @contextmanager

@@ -8,6 +8,8 @@ on disk plain, gzipped or in an archive; only its content is compared.
 import gzip
 import hashlib
 import io
+import lzma
+import struct
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -17,6 +19,18 @@ from armijo.errors import DatasetError
 GZIP_MAGIC = b"\x1f\x8b"
 ZIP_MAGIC = b"PK\x03\x04"
 _MAX_NESTING = 3
+# All that gzip and zipfile were seen to raise on files with a few wrong bytes.
+_UNPACKING_FAULTS = (
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    lzma.LZMAError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +106,7 @@ class DataFile:
         """
         try:
             content = self._unpacked(raw)
-        except (EOFError, OSError, KeyError, zlib.error, zipfile.BadZipFile) as error:
+        except _UNPACKING_FAULTS as error:
             raise DatasetError(
                 f"Expected {where} to hold {self.name}, but it cannot be unpacked "
                 f"({error}); the file is truncated or damaged."

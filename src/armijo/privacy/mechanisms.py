@@ -51,8 +51,9 @@ def laplace_rdp(orders: FloatArray, epsilon: float | FloatArray) -> FloatArray:
     """
     a = np.asarray(orders, dtype=float)
     up, down = (a - 1) * epsilon, -a * epsilon
+    near = np.minimum(up, 1.0)  # the other branch is taken above one
     # The terms linear in epsilon cancel exactly: left out, small costs keep digits.
-    small = (a * _expm1_minus(up) + (a - 1) * _expm1_minus(down)) / (2 * a - 1)
+    small = (a * _expm1_minus(near) + (a - 1) * _expm1_minus(down)) / (2 * a - 1)
     large = np.logaddexp(np.log(a) + up, np.log(a - 1) + down) - np.log(2 * a - 1)
     return np.where(up < 1, np.log1p(small), large) / (a - 1)
 

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file is known by its content, however it is packed."""
+
+import gzip
+import hashlib
+import io
+import zipfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from armijo.datasets.files import DataFile
+from armijo.errors import DatasetError
+
+CONTENT = b"a;b\n1;2\n" * 50
+
+
+def _zip(**members):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name.replace("_", "."), data)
+    return buffer.getvalue()
+
+
+FILE = DataFile(
+    name="rows.csv",
+    folders=("rows",),
+    sha256=hashlib.sha256(CONTENT).hexdigest(),
+    archives=("rows.zip", "bundle.zip"),
+)
+PLAIN_ZIP = _zip(readme_txt=b"x", rows_csv=CONTENT)
+PACKINGS = {
+    "plain": CONTENT,
+    "gzip": gzip.compress(CONTENT),
+    "zip": PLAIN_ZIP,
+    "zip in zip": _zip(other_zip=b"x", rows_zip=PLAIN_ZIP),
+}
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_every_packing_gives_the_content(packing):
+    assert FILE.content(PACKINGS[packing], where="here") == CONTENT
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("length", [0, 3, 20, 0.5, -1])
+def test_a_truncated_file_is_refused(packing, length):
+    raw = PACKINGS[packing]
+    cut = raw[: int(len(raw) * length) if isinstance(length, float) else length]
+    with pytest.raises(DatasetError, match=r"Expected here to hold rows\.csv"):
+        FILE.content(cut, where="here")
+
+
+def test_other_content_is_refused_with_both_digests():
+    with pytest.raises(DatasetError) as caught:
+        FILE.content(CONTENT + b"x", where="here")
+    other = hashlib.sha256(CONTENT + b"x").hexdigest()
+    assert FILE.sha256 in str(caught.value) and other in str(caught.value)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.sampled_from(sorted(PACKINGS)), st.data())
+def test_wrong_bytes_never_pass_and_never_surprise(packing, data):
+    raw = bytearray(PACKINGS[packing])
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        found = FILE.content(bytes(raw), where="here")
+    except DatasetError:
+        return
+    assert found == CONTENT
+
+
+def test_an_archive_without_the_file_is_refused():
+    with pytest.raises(DatasetError, match=r"holds no rows\.csv"):
+        FILE.content(_zip(other_csv=CONTENT), where="here")
+
+
+def test_without_a_digest_any_content_passes():
+    file = DataFile(name="rows.csv", folders=("rows",), sha256=None)
+    assert file.content(b"anything", where="here") == b"anything"
+
+
+@pytest.mark.parametrize(
+    ("packing", "name"),
+    [("plain", "rows.csv"), ("gzip", "rows.csv.gz"), ("zip", "rows.zip")],
+)
+def test_the_name_on_disk_says_how_it_is_packed(packing, name):
+    assert FILE.name_for(PACKINGS[packing]) == name
+    assert name in FILE.disk_names
