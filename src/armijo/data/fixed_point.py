@@ -5,15 +5,22 @@ A float sum depends on the order of its terms and moves by more than the clip wh
 row is added (Casacuberta et al. 2022).  Here each example is clipped and rounded to
 multiples of ``bound * 2**-24`` first; the integers are added in float64, which is exact
 below 2**53, hence for any order and for up to 2**28 rows.
+
+Not covered: what a query computes *before* it gets here.  The product of a row with the
+weights comes from BLAS, whose last bit may depend on the row's place in the batch; such
+a bit can turn one rounding (a lattice step) with a probability near 2**-28 for each
+coordinate.
 """
 
 import math
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
-from armijo.data.query import Contributions, Matrix, OuterProduct, row_norms
+from armijo.data.query import Contributions, OuterProduct, row_norms
 from armijo.privacy.budget import FloatArray
 
 BITS = 24
@@ -23,7 +30,7 @@ STEPS = 1 << BITS
 
 IntArray = NDArray[np.int64]
 _MOST_ROWS = 1 << 28
-_BLOCK = 1 << 15  # numbers in a block: 256 KiB
+_BLOCK = 1 << 17  # numbers in a block: 1 MiB
 _FLOAT_SLACK = 1 - 1e-12  # above the rounding errors of a norm and a quotient
 
 
@@ -39,67 +46,99 @@ def vector_sum(contributions: Contributions, bound: float) -> IntArray:
     coordinates, so that the rounded vectors keep the bound.  A row with a non-finite
     coordinate is left out.
     """
+    outer = _as_outer(contributions)
+    if outer.X.shape[0] > _MOST_ROWS:
+        raise ValueError(f"Expected at most {_MOST_ROWS} rows, got {outer.X.shape[0]}.")
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        if sparse.issparse(outer.X):
+            return _sparse_sum(outer, bound)
+        return _dense_sum(outer, bound)
+
+
+def _as_outer(contributions: Contributions) -> OuterProduct:
+    """Return plain vectors as outer products with the coefficient one."""
     if isinstance(contributions, OuterProduct):
-        return _outer_sum(contributions, bound)
+        return contributions
     block = np.asarray(contributions, dtype=float)
     if block.ndim != 2:
         raise ValueError(
             f"Expected one vector for each row, got an array of shape {block.shape}; "
             "a number for each row goes through a search query."
         )
-    factor = _clip_factors(row_norms(block), bound, block.shape[1])
-    return _rounded_row_sum(block, factor * (STEPS / bound))
+    return OuterProduct(np.ones((block.shape[0], 1)), block)
 
 
-def _outer_sum(outer: OuterProduct, bound: float) -> IntArray:
-    """Sum outer products one coefficient column after the other."""
+def _dense_sum(outer: OuterProduct, bound: float) -> IntArray:
+    """Sum block by block; a block stays in the processor's cache for all its passes."""
     coefficients = np.asarray(outer.coefficients, dtype=float)
-    k, d = coefficients.shape[1], outer.X.shape[1] + (outer.constant != 0)
-    with np.errstate(invalid="ignore", over="ignore"):
-        features = np.hypot(row_norms(outer.X), outer.constant)
-        norms = np.sqrt((coefficients**2).sum(axis=1)) * features
-    factor = _clip_factors(norms, bound, k * d) * (STEPS / bound)
-    scaled = np.where(factor[:, None] > 0, coefficients, 0.0) * factor[:, None]
+    (n, d), k = outer.X.shape, coefficients.shape[1]
+    total = np.zeros((k, d + (outer.constant != 0)))
+    height = max(1, _BLOCK // max(d, 1))
+    buffer = torch.empty((min(height, n), d), dtype=torch.float64)
+    for start in range(0, n, height):
+        rows = np.ascontiguousarray(outer.X[start : start + height], dtype=np.float64)
+        part = coefficients[start : start + height]
+        norms = _norms(part, row_norms(rows), outer.constant)
+        scaled = _scaled(part, norms, bound, total.size)
+        if not math.isfinite(norms.sum()):
+            # 0 x infinity is NaN: rows left out must not be multiplied into the sum.
+            rows = np.where(np.isfinite(norms)[:, None], rows, 0.0)
+        block, tensor = buffer[: len(part)], _tensor(rows)
+        for j in range(k):
+            torch.mul(tensor, torch.from_numpy(scaled[:, j : j + 1]), out=block)
+            total[j, :d] += block.round_().sum(dim=0).numpy()
+        if outer.constant != 0:
+            total[:, d] += np.rint(scaled * outer.constant).sum(axis=0)
+    return total.ravel().astype(np.int64)
+
+
+def _sparse_sum(outer: OuterProduct, bound: float) -> IntArray:
+    """Sum the stored entries of CSR rows."""
+    coefficients, X = np.asarray(outer.coefficients, dtype=float), outer.X
+    if not X.has_canonical_format:  # entries that stand twice would be rounded twice
+        X = X.copy()
+        X.sum_duplicates()
+    size = coefficients.shape[1] * (X.shape[1] + (outer.constant != 0))
+    norms = _norms(coefficients, row_norms(X), outer.constant)
+    scaled = _scaled(coefficients, norms, bound, size)
+    length = np.diff(X.indptr)
+    kept = np.where(np.repeat(np.isfinite(norms), length), X.data, 0.0)
     sums = []
     for column in scaled.T:
-        sums.append(_rounded_row_sum(outer.X, column))
+        entries = np.rint(np.repeat(column, length) * kept)
+        sums.append(np.bincount(X.indices, weights=entries, minlength=X.shape[1]))
         if outer.constant != 0:
-            constant = np.rint(column * outer.constant).sum()
-            sums.append(np.array([constant]).astype(np.int64))
-    return np.concatenate(sums)
+            sums.append(np.rint(column * outer.constant).sum(keepdims=True))
+    return np.concatenate(sums).astype(np.int64)
 
 
-def _clip_factors(norms: FloatArray, bound: float, size: int) -> FloatArray:
-    """Return what each row is multiplied with; zero leaves a bad row out."""
+def _norms(
+    coefficients: FloatArray, features: FloatArray, constant: float
+) -> FloatArray:
+    """Return the norm of each outer product, the constant feature included."""
+    if constant != 0:
+        features = np.sqrt(features * features + constant * constant)
+    if coefficients.shape[1] == 1:
+        return np.abs(coefficients[:, 0]) * features
+    return row_norms(coefficients) * features
+
+
+def _scaled(
+    coefficients: FloatArray, norms: FloatArray, bound: float, size: int
+) -> FloatArray:
+    """Return clipped coefficients in lattice steps; zero leaves a bad row out."""
     room = bound * (1 - 0.5 * math.sqrt(size) / STEPS) * _FLOAT_SLACK
-    with np.errstate(divide="ignore", invalid="ignore"):
-        factor = np.minimum(1.0, room / norms)
-    return np.where(np.isfinite(norms), np.nan_to_num(factor, nan=1.0), 0.0)
+    factor = np.minimum(room / norms, 1.0) * (STEPS / bound)
+    scaled = coefficients * factor[:, None]
+    if not math.isfinite(scaled.sum()):
+        # A zero row has factor one; a row whose norm is no number is left out.
+        scaled = np.where(np.isfinite(norms)[:, None], scaled, 0.0)
+    return scaled
 
 
-def _rounded_row_sum(X: Matrix, scale: FloatArray) -> IntArray:
-    """Return the column sums of ``rint(scale_i X_ij)``, exactly."""
-    if X.shape[0] > _MOST_ROWS:
-        raise ValueError(f"Expected at most {_MOST_ROWS} rows, got {X.shape[0]}.")
-    if sparse.issparse(X):
-        data = np.repeat(scale, np.diff(X.indptr)) * X.data
-        np.rint(np.where(np.isfinite(data), data, 0.0), out=data)
-        summed = np.bincount(X.indices, weights=data, minlength=X.shape[1])
-        return summed.astype(np.int64)
-    total = np.zeros(X.shape[1])
-    # In blocks that stay in the processor's cache: they are passed over three times.
-    height = max(1, _BLOCK // max(X.shape[1], 1))
-    buffer, ones = np.empty((height, X.shape[1])), np.ones(height)
-    for start in range(0, X.shape[0], height):
-        part = scale[start : start + height]
-        block = buffer[: len(part)]
-        np.multiply(X[start : start + height], part[:, None], out=block)
-        np.rint(block, out=block)
-        if not np.all(part):
-            # 0 x infinity is NaN: rows left out must not be multiplied into the sum.
-            block[part == 0] = 0.0
-        total += ones[: len(part)] @ block
-    return total.astype(np.int64)
+def _tensor(block: NDArray[Any]) -> torch.Tensor:
+    """Return a block of rows as a tensor, without a copy where that is allowed."""
+    return torch.from_numpy(block if block.flags.writeable else block.copy())
 
 
 def number_sum(contributions: Contributions, bound: float) -> int:
@@ -110,9 +149,11 @@ def number_sum(contributions: Contributions, bound: float) -> int:
     """
     if isinstance(contributions, OuterProduct) or np.ndim(contributions) != 1:
         raise ValueError("Expected one number for each row; vectors go to noisy_sum.")
-    steps = np.multiply(contributions, STEPS / bound, dtype=float)
-    np.trunc(np.clip(steps, -STEPS, STEPS, out=steps), out=steps)
-    total = float(steps.sum())
+    with np.errstate(over="ignore"):
+        steps = np.multiply(contributions, STEPS / bound, dtype=float)
+    np.minimum(steps, STEPS, out=steps)
+    np.maximum(steps, -STEPS, out=steps)
+    total = float(np.add.reduce(np.trunc(steps, out=steps)))
     return int(np.nansum(steps)) if math.isnan(total) else int(total)
 
 
@@ -138,8 +179,10 @@ def plain_vector_sum(contributions: Contributions, bound: float) -> FloatArray:
         block = _formed(contributions)
     else:
         block = np.asarray(contributions, dtype=float)
-    factor = _clip_factors(row_norms(block), bound, 0)
-    return np.asarray(factor[factor > 0] @ block[factor > 0])
+    norms = row_norms(block)
+    kept = np.isfinite(norms)
+    factor = np.minimum(1.0, bound / np.maximum(norms[kept], 1e-300))
+    return np.asarray(factor @ block[kept])
 
 
 def _formed(outer: OuterProduct) -> FloatArray:

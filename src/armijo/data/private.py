@@ -31,8 +31,8 @@ from armijo.noise import (
 )
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.accountant import Accountant
-from armijo.privacy.budget import FloatArray
-from armijo.privacy.mechanisms import Composed, Gaussian, Mechanism, NoisyMax
+from armijo.privacy.budget import FloatArray, Neighboring
+from armijo.privacy.mechanisms import Composed, Gaussian, Laplace, Mechanism, NoisyMax
 from armijo.privacy.subsampling import Subsampled
 
 NoiseChoice = Literal["auto", "exact", "fast"]
@@ -118,6 +118,8 @@ class PrivateDataset:
         BudgetExceeded
             If the plan does not fit; no row was touched and nothing spent.
         """
+        if self.accountant.guarantee.relation is Neighboring.REPLACE_ONE:
+            _refuse_replace_one(plan)
         self.accountant.charge(plan.mechanism, label=label)
         rows = self._sample(plan.rate)
         return PrivateBatch(rows, plan, self._randomness, self._noise)
@@ -159,11 +161,15 @@ def _checked_rows(
             f"Expected as many labels as rows, got {np.shape(y)[0]} labels for "
             f"{X.shape[0]} rows; pass arrays that belong together."
         )
-    return X, y
+    return X, None if y is None else np.asarray(y)
 
 
 class PrivateBatch:
     """One batch, paid for; each mechanism of its plan can be used once."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Refuse copies, which would answer the same plan again."""
+        raise TypeError("A PrivateBatch cannot be copied: it is paid for once.")
 
     def __init__(
         self,
@@ -178,8 +184,8 @@ class PrivateBatch:
         self._randomness = randomness
         self._noise = noise
 
-    def _use(self, mechanism: Mechanism, kind: type) -> None:
-        """Tick a mechanism off, or refuse it."""
+    def _check(self, mechanism: Mechanism, kind: type) -> None:
+        """Refuse a mechanism that does not fit the question or was not paid for."""
         if not isinstance(mechanism, kind):
             raise UnchargedAccess(
                 f"Asked to answer with {mechanism!r}, expected a {kind.__name__}; use "
@@ -192,12 +198,12 @@ class PrivateBatch:
                 f"{mechanism!r} {found}; a batch answers each mechanism of its plan "
                 "once. Open a new batch, which is charged."
             )
-        self._unused.remove(mechanism)
 
     def noisy_sum(self, query: BoundedQuery, mechanism: Gaussian) -> FloatArray:
         """Return the sum of the query's vectors with Gaussian noise."""
+        self._check(mechanism, Gaussian)
         _refuse_excess(query.bound, mechanism.sensitivity)
-        self._use(mechanism, Gaussian)
+        self._unused.remove(mechanism)
         contributions = query.contributions(self._rows)
         if mechanism.noise_scale == 0:  # nothing to protect by a lattice
             return fixed_point.plain_vector_sum(contributions, query.bound)
@@ -224,7 +230,8 @@ class PrivateBatch:
         Each query is divided by its own public bound and compared as an integer; a
         query that is not reached is not evaluated.  At most ``max_queries`` are asked.
         """
-        self._use(mechanism, AboveThreshold)
+        self._check(mechanism, AboveThreshold)
+        self._unused.remove(mechanism)
         if mechanism.query_scale == 0:
             return self._first_without_noise(queries, mechanism.max_queries)
         draw = rounded_laplace
@@ -258,8 +265,9 @@ class PrivateBatch:
 
         The query gives one row of scores for each example, each within its bound.
         """
+        self._check(mechanism, NoisyMax)
         _refuse_excess(query.bound, mechanism.sensitivity)
-        self._use(mechanism, NoisyMax)
+        self._unused.remove(mechanism)
         sums = fixed_point.number_sums(query.contributions(self._rows), query.bound)
         best = max(sums)
         # exp(epsilon u / (2 sensitivity)) with u in steps of bound / STEPS.
@@ -278,8 +286,20 @@ class PrivateBatch:
         For output and objective perturbation only: the algorithm sees all rows and
         draws its noise from the bits it is given.
         """
-        self._use(mechanism, object)
+        self._check(mechanism, object)
+        self._unused.remove(mechanism)
         return algorithm(self._rows, self._randomness.stream("perturbation"))
+
+
+def _refuse_replace_one(plan: BatchPlan) -> None:
+    """Refuse what is proved for one row more or less only."""
+    summed = (Gaussian, Laplace, AboveThreshold, NoisyMax)
+    if plan.rate < 1 or any(isinstance(part, summed) for part in plan.mechanisms):
+        raise ValueError(
+            "Expected the add-remove or zero-out relation, got replace-one: exchanging "
+            "a row moves a sum twice as far, and Poisson amplification does not apply. "
+            "Release a mechanism that is proved for replace-one at rate 1."
+        )
 
 
 def _refuse_excess(bound: float, sensitivity: float) -> None:

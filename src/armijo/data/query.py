@@ -6,6 +6,7 @@ function returns raw contributions; clipping, mapping of non-finite values and r
 happen in the gate, in one place, so that no query can break its own bound.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,11 +18,14 @@ from scipy import sparse
 from armijo import _validate
 from armijo.privacy.budget import FloatArray
 
+SMALLEST_BOUND, LARGEST_BOUND = 1e-140, 1e140
+_TINY = 1e-140
+
 Matrix = Any
 """A dense array, a memmap or a SciPy CSR matrix, taken as it is."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Rows:
     """The rows of one open batch; queries receive it and must not keep it.
 
@@ -37,6 +41,10 @@ class Rows:
     def size(self) -> int:
         """The realized number of rows: private, for loops only."""
         return int(self.X.shape[0])
+
+    def __repr__(self) -> str:
+        """Show nothing of the rows."""
+        return "Rows(private)"
 
 
 @dataclass(frozen=True)
@@ -77,16 +85,45 @@ class BoundedQuery:
     offset: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the public numbers."""
+        """Check the public numbers; two comparisons when they are right."""
+        if (
+            SMALLEST_BOUND <= self.bound <= LARGEST_BOUND
+            and abs(self.offset) < math.inf
+        ):
+            return
         _validate.positive(bound=self.bound)
+        if not SMALLEST_BOUND <= self.bound <= LARGEST_BOUND:
+            raise ValueError(
+                f"Expected {SMALLEST_BOUND:g} <= bound <= {LARGEST_BOUND:g}, got "
+                f"{self.bound!r}; beyond that squares and quotients are not floats."
+            )
         _validate.finite(offset=self.offset)
 
 
 def row_norms(X: Matrix) -> FloatArray:
-    """Return the L2 norm of each row; infinite or NaN rows stay so."""
+    """Return (an upper bound on) the L2 norm of each row; not finite rows stay so.
+
+    Squares of tiny numbers vanish; rows where they might get ``sqrt(d) max |x|``.
+    """
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        norms = np.sqrt(_squares(X))
+    tiny = norms < _TINY
+    if tiny.any():
+        norms[tiny] = _largest(X[tiny]) * math.sqrt(X.shape[1])
+    return np.asarray(norms)
+
+
+def _squares(X: Matrix) -> FloatArray:
+    """Return the sum of squares of each row, the same whatever rows are beside it."""
     if sparse.issparse(X):
-        squares = X.multiply(X).sum(axis=1)
-        return np.sqrt(np.asarray(squares, dtype=float).ravel())
-    dense: NDArray[Any] = np.asarray(X)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.sqrt(np.einsum("ij,ij->i", dense, dense, dtype=float))
+        squares = X.astype(np.float64).power(2)
+        return np.asarray(squares.sum(axis=1), dtype=float).ravel()
+    # One contiguous layout and pairwise sums along it: no dependence on other rows.
+    dense = np.ascontiguousarray(X, dtype=np.float64)
+    return np.asarray(np.add.reduce(dense * dense, axis=1))
+
+
+def _largest(X: Matrix) -> FloatArray:
+    """Return the largest absolute value of each row; zero if there are no columns."""
+    dense = X.toarray() if sparse.issparse(X) else np.asarray(X)
+    return np.asarray(np.abs(dense).max(axis=1, initial=0.0), dtype=float)

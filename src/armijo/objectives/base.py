@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a method may ask of an objective: bounded queries and the public penalty."""
 
+from collections.abc import Callable
 from typing import Literal, Protocol
 
 from torch import Tensor
@@ -41,6 +42,10 @@ class Objective(Protocol):
 
     def penalty(self, w: Tensor) -> float:
         """Return the penalty: no data, no cost."""
+        ...
+
+    def penalty_drop(self, w: Tensor, step: Tensor) -> Callable[[float], float]:
+        """Return the function ``eta -> penalty(w) - penalty(w - eta step)``."""
         ...
 
     def penalty_gradient(self, w: Tensor) -> Tensor:

@@ -154,6 +154,11 @@ class LinearObjective:
         """Return ``l2/2 ||w||^2``."""
         return 0.5 * self.l2 * float(w @ w)
 
+    def penalty_drop(self, w: Tensor, step: Tensor) -> Callable[[float], float]:
+        """Return ``eta -> l2 (eta w.d - eta^2/2 d.d)``."""
+        linear, square = float(w @ step), float(step @ step)
+        return lambda eta: self.l2 * eta * (linear - 0.5 * eta * square)
+
     def penalty_gradient(self, w: Tensor) -> Tensor:
         """Return ``l2 w``."""
         return self.l2 * w

@@ -27,8 +27,8 @@ class MarginLoss:
 
 
 def _logistic(m: Tensor) -> Tensor:
-    """Return log(1 + e^{-m}); above 40 it equals -m to the last bit."""
-    return torch.nn.functional.softplus(-m, threshold=40)
+    """Return log(1 + e^{-m}), without overflow or cancellation."""
+    return -torch.nn.functional.logsigmoid(m)
 
 
 def _hinge(m: Tensor) -> Tensor:

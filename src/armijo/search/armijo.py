@@ -10,7 +10,7 @@ public expected batch size and P the penalty, candidate eta asks
 Only the first sum sees data; the rest is a public constant given the released ``g``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from armijo import _validate
 from armijo.data.private import PrivateBatch
-from armijo.data.query import BoundedQuery
+from armijo.data.query import SMALLEST_BOUND, BoundedQuery
 from armijo.objectives.base import Objective, QueryForm
 from armijo.privacy.above_threshold import AboveThreshold
 
@@ -114,20 +114,21 @@ class ArmijoSearch:
     ) -> StepChoice:
         """Search on an open batch; ``batch_size`` is the public expected one."""
         steps = self.candidates(step_max)
+        public = self._public_part(objective, w, direction, batch_size)
+        norm = direction.squared_norm**0.5
 
         def queries() -> Iterator[BoundedQuery]:
             for step_size in steps:
                 clip = loss_clip
                 if self.form == "difference":
-                    norm = direction.squared_norm**0.5
-                    clip = max(step_size * grad_clip * norm, 1e-300)
+                    clip = max(step_size * grad_clip * norm, SMALLEST_BOUND)
                 yield objective.loss_drop_sum(
                     w,
                     direction.vector,
                     step_size,
                     form=self.form,
                     clip=clip,
-                    offset=self._offset(objective, w, direction, step_size, batch_size),
+                    offset=public(step_size),
                 )
 
         index = batch.first_above(queries(), mechanism)
@@ -136,19 +137,17 @@ class ArmijoSearch:
         last = step_max * self.shrink**self.max_tries if self.fallback else 0.0
         return StepChoice(last, self.max_tries)
 
-    def _offset(
+    def _public_part(
         self,
         objective: Objective,
         w: Tensor,
         direction: Direction,
-        step_size: float,
         batch_size: float,
-    ) -> float:
-        """Return the public part of the query."""
+    ) -> Callable[[float], float]:
+        """Return the public part of the query as a function of the step size."""
         energy = direction.squared_norm
         if self.subtract_noise:
             energy = max(energy - direction.noise_energy, 0.0)
         scale = batch_size if self.armijo == "scaled" else 1.0
-        moved = objective.penalty(w - step_size * direction.vector)
-        drop = objective.penalty(w) - moved
-        return batch_size * drop - self.slope * step_size * scale * energy
+        drop = objective.penalty_drop(w, direction.vector)
+        return lambda eta: batch_size * drop(eta) - self.slope * eta * scale * energy

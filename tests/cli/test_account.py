@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``armijo account`` and ``armijo calibrate``: one object, right numbers, clear errors.
+
+Most runs call ``main`` in this process; a few start the program as a user does.
+"""
+
+import json
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+import dp_accounting as dpa
+import pytest
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+
+from armijo.cli import main
+from armijo.errors import BudgetExceeded
+from armijo.privacy.above_threshold import AboveThreshold
+from armijo.privacy.budget import Budget
+from armijo.privacy.calibrate import (
+    epsilon_of,
+    noise_multiplier_for,
+    step_mechanism,
+)
+from armijo.privacy.paper import BROKEN_PREMISES, printed_epsilon
+
+ACCOUNT = {"--rate": "0.1", "--noise-multiplier": "5.0", "--steps": "100"}
+ACCOUNT |= {"--delta": "1e-5"}
+CALIBRATE = {"--epsilon": "1", "--delta": "1e-5", "--rate": "0.1", "--steps": "100"}
+COMMANDS = {"account": ACCOUNT, "calibrate": CALIBRATE}
+
+
+class Finished(NamedTuple):
+    """How a run ended; what it wrote on stderr is one line."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Return a function that runs a command with its usual arguments, some changed."""
+
+    def call(command: str, *flags: str, **changed: str) -> Finished:
+        options = {f"--{name.replace('_', '-')}": v for name, v in changed.items()}
+        pairs = (COMMANDS[command] | options).items()
+        words = [word for pair in pairs for word in pair]
+        monkeypatch.setattr(sys, "argv", ["armijo", command, *words, *flags])
+        monkeypatch.setenv("COLUMNS", "80")
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return Finished(ended.value.code or 0, out, " ".join(err.split()))
+
+    return call
+
+
+def parsed(finished: Finished) -> dict[str, Any]:
+    """Return the one JSON object that a run printed, and nothing but it."""
+    assert finished.code == 0, finished.err
+    assert finished.out.endswith("}\n") and finished.out.count("\n") == 1
+    return json.loads(finished.out)
+
+
+def program(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=False
+    )
+
+
+def pld_epsilon(rate: float, noise: float, steps: int, delta: float) -> float:
+    event = dpa.PoissonSampledDpEvent(rate, dpa.GaussianDpEvent(noise))
+    return PLDAccountant().compose(event, steps).get_epsilon(delta)
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "steps", "delta"),
+    [(0.005, 1.0, 2000, 1e-5), (0.1, 5.0, 100, 1e-7)],
+)
+def test_a_planned_epsilon_agrees_with_dp_accounting(run, rate, noise, steps, delta):
+    found = parsed(
+        run(
+            "account",
+            "--json",
+            rate=str(rate),
+            noise_multiplier=str(noise),
+            steps=str(steps),
+            delta=str(delta),
+        )
+    )
+    library = epsilon_of(step_mechanism(rate, noise), steps, delta)
+    assert (found["epsilon"], found["accountant"]) == library
+    assert found["accountant"] == "planned-pld"
+    assert found["epsilon"] == pytest.approx(
+        pld_epsilon(rate, noise, steps, delta), rel=5e-3
+    )
+    assert (found["delta"], found["rate"], found["steps"]) == (delta, rate, steps)
+    assert found["noise_multiplier"] == noise
+    assert found["relation"] == "add-remove"
+    assert found["guarantee"] is True and found["broken_premises"] == []
+
+
+def test_an_adaptive_epsilon_is_the_filters(run):
+    found = parsed(run("account", "--json", "--adaptive"))
+    event = dpa.PoissonSampledDpEvent(0.1, dpa.GaussianDpEvent(5.0))
+    peer = RdpAccountant(orders=list(range(2, 200))).compose(event, 100)
+    assert found["accountant"] == "filter-rdp"
+    assert found["epsilon"] == pytest.approx(peer.get_epsilon(1e-5), rel=1e-4)
+    assert found["epsilon"] > parsed(run("account", "--json"))["epsilon"]
+
+
+@pytest.mark.parametrize(
+    ("options", "search"),
+    [
+        ({"search_epsilon": "0.2"}, AboveThreshold.laplace(0.2)),
+        (
+            {"search_epsilon": "0.2", "max_tries": "4"},
+            AboveThreshold.laplace(0.2, 4),
+        ),
+        ({"search_rho": "0.02", "max_tries": "9"}, AboveThreshold.gaussian(0.02, 9)),
+    ],
+)
+@pytest.mark.parametrize("flags", [("--json",), ("--json", "--adaptive")])
+def test_a_search_is_charged_with_its_batch(run, options, search, flags):
+    found = parsed(run("account", *flags, **options))
+    name = "adaptive" if "--adaptive" in flags else "planned"
+    step = step_mechanism(0.1, 5.0, search)
+    expected = epsilon_of(step, 100, 1e-5, accountant=name)
+    assert (found["epsilon"], found["accountant"]) == expected
+    assert found["epsilon"] > parsed(run("account", *flags))["epsilon"]
+    for key in ("search_epsilon", "search_rho", "max_tries"):
+        assert found[key] == (float(options[key]) if key in options else None)
+
+
+def test_known_budgets_of_the_notes_are_met(run):
+    """Calibrated once by independent code, whose search curve was a little looser."""
+    joint = run(
+        "account",
+        "--json",
+        "--adaptive",
+        noise_multiplier="6.0275",
+        search_epsilon=str(1 / 6.0275),
+        delta="1e-8",
+    )
+    assert 0.995 < parsed(joint)["epsilon"] < 1.0005
+    alone = run("calibrate", "--json", "--adaptive", delta="1e-8")
+    assert parsed(alone)["noise_multiplier"] == pytest.approx(5.6701, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "rate", "steps"), [(1.0, 0.005, 2000), (0.3, 0.1, 50), (1.0, 1.0, 1)]
+)
+def test_calibrated_noise_is_the_smallest_that_keeps_the_budget(
+    run, epsilon, rate, steps
+):
+    options = {"epsilon": str(epsilon), "rate": str(rate), "steps": str(steps)}
+    found = parsed(run("calibrate", "--json", **options))
+    noise = found["noise_multiplier"]
+    budget = Budget(epsilon=epsilon, delta=1e-5)
+    assert noise == noise_multiplier_for(budget, rate=rate, steps=steps)
+    assert found["epsilon"] == epsilon and found["delta"] == 1e-5
+    assert found["accountant"] == "planned-pld"
+    assert epsilon * 0.998 < found["epsilon_reached"] <= epsilon
+    assert found["gradient_rho"] == pytest.approx(0.5 / noise**2)
+    # Within 0.1 % of the noise at which dp-accounting's own epsilon is the target.
+    assert pld_epsilon(rate, noise * 0.999, steps, 1e-5) > epsilon
+    assert pld_epsilon(rate, noise * 1.001, steps, 1e-5) <= epsilon
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"search_epsilon": "0.2"}, {"search_rho": "0.02", "max_tries": "9"}],
+)
+def test_calibrated_noise_pays_for_the_search_too(run, options):
+    found = parsed(run("calibrate", "--json", **options))
+    alone = parsed(run("calibrate", "--json"))
+    assert found["noise_multiplier"] > alone["noise_multiplier"]
+    assert 0.99 < found["epsilon_reached"] <= 1.0
+    again = run(
+        "account", "--json", noise_multiplier=repr(found["noise_multiplier"]), **options
+    )
+    assert parsed(again)["epsilon"] == found["epsilon_reached"]
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.01, 1e-10), (0.001, 1e-5)])
+def test_a_small_budget_is_not_lost_to_the_largest_order(run, epsilon, delta):
+    options = {"epsilon": str(epsilon), "delta": str(delta), "steps": "20"}
+    found = parsed(run("calibrate", "--json", "--adaptive", rate="0.005", **options))
+    assert epsilon * 0.99 < found["epsilon_reached"] <= epsilon
+
+
+def test_paper_accounting_carries_no_guarantee(run):
+    finished = run(
+        "account", "--json", accounting="paper", search_rho="0.02", max_tries="9"
+    )
+    found = parsed(finished)
+    step = step_mechanism(0.1, 5.0, AboveThreshold.gaussian(0.02, 9))
+    assert found["epsilon"] == printed_epsilon(step, 100, 1e-5)
+    assert found["guarantee"] is False
+    assert found["broken_premises"] == list(BROKEN_PREMISES)
+    assert "paper" in found["accountant"]
+    assert "Warning" in finished.err and "not a valid guarantee" in finished.err
+    assert run("account", "--json").err == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("account", {}),
+        ("account", {"accounting": "paper"}),
+        ("account", {"search_rho": "0.02", "max_tries": "9"}),
+        ("calibrate", {}),
+    ],
+)
+def test_tables_are_whole_within_eighty_columns(run, command, options):
+    as_json = parsed(run(command, "--json", **options))
+    finished = run(command, **options)
+    assert finished.code == 0
+    lines = finished.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in finished.out
+    text = " ".join(finished.out.replace("│", " ").split())
+    for key, value in as_json.items():
+        shown = f"{value:.6g}" if isinstance(value, float) else str(value)
+        if isinstance(value, list):
+            shown = " ".join(f"- {item}" for item in value) or "none"
+        assert f"{key.replace('_', ' ')} {'none' if value is None else shown}" in text
+
+
+RATE = "probability"
+BAD = [
+    *(("account", "rate", v, RATE) for v in ("0", "-0.5", "1.5")),
+    *(("calibrate", "rate", v, RATE) for v in ("0", "-0.5", "1.5")),
+    *(("account", "noise_multiplier", v, "above zero") for v in ("0", "-1")),
+    *(("calibrate", "epsilon", v, "above zero") for v in ("0", "-1")),
+    *(("account", "steps", v, "1 or more") for v in ("0", "-3")),
+    *(("calibrate", "steps", v, "1 or more") for v in ("0", "-3")),
+    *(("account", "delta", v, "between zero and one") for v in ("0", "1", "2", "-1")),
+    *(("calibrate", "delta", v, "between zero and one") for v in ("0", "1", "2", "-1")),
+    *(("account", "search_epsilon", v, "above zero") for v in ("0", "-1")),
+    *(("calibrate", "search_epsilon", v, "above zero") for v in ("0", "-1")),
+    ("account", "accounting", "magic", "pick one"),
+]
+NUMBERS = {
+    "account": ["rate", "noise_multiplier", "delta", "search_epsilon"],
+    "calibrate": ["rate", "epsilon", "delta", "search_epsilon"],
+}
+for _command, _names in NUMBERS.items():
+    BAD += [(_command, name, v, "give") for name in _names for v in ("nan", "inf")]
+
+
+def names(message: str, argument: str) -> bool:
+    """Say whether a message names the argument, as an option or as a Python name."""
+    return argument in message or f"--{argument.replace('_', '-')}" in message
+
+
+@pytest.mark.parametrize(("command", "argument", "value", "remedy"), BAD)
+def test_a_bad_argument_is_named_with_its_value_and_the_remedy(
+    run, command, argument, value, remedy
+):
+    finished = run(command, "--json", **{argument: value})
+    assert finished.code == 2
+    assert finished.out == ""
+    assert finished.err.startswith("Error: ")
+    assert names(finished.err, argument)
+    assert value in finished.err
+    assert remedy in finished.err
+
+
+@pytest.mark.parametrize("command", ["account", "calibrate"])
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
+def test_a_bad_gaussian_search_is_named(run, command, value):
+    finished = run(command, "--json", search_rho=value, max_tries="5")
+    assert finished.code == 2 and finished.out == ""
+    assert names(finished.err, "search_rho")
+    assert value in finished.err and "give" in finished.err
+
+
+@pytest.mark.parametrize("command", ["account", "calibrate"])
+@pytest.mark.parametrize(
+    "search", [{"search_rho": "0.1"}, {"search_epsilon": "0.1"}, {}]
+)
+@pytest.mark.parametrize("value", ["0", "-2"])
+def test_a_bad_cap_is_named_as_the_user_wrote_it(run, command, search, value):
+    finished = run(command, "--json", max_tries=value, **search)
+    assert finished.code == 2 and finished.out == ""
+    assert names(finished.err, "max_tries")
+    assert value in finished.err
+
+
+@pytest.mark.parametrize("command", ["account", "calibrate"])
+def test_searches_that_cannot_be_are_refused(run, command):
+    both = run(command, search_epsilon="0.1", search_rho="0.2", max_tries="5")
+    assert both.code == 2
+    assert all(word in both.err for word in ("--search-epsilon", "--search-rho"))
+    assert "0.1" in both.err and "0.2" in both.err
+    uncapped = run(command, search_rho="0.2")
+    assert uncapped.code == 2 and "--max-tries" in uncapped.err
+
+
+@pytest.mark.parametrize("command", ["account", "calibrate"])
+@pytest.mark.parametrize(
+    ("argument", "value"), [("steps", "1.5"), ("rate", "half"), ("unknown", "1")]
+)
+def test_words_that_do_not_parse_are_refused(run, command, argument, value):
+    finished = run(command, "--json", **{argument: value})
+    assert finished.code == 2 and finished.out == ""
+    assert f"--{argument}" in finished.err
+
+
+@pytest.mark.parametrize("flags", [("--json",), ("--json", "--adaptive")])
+@pytest.mark.parametrize("noise", ["1e5", "1e100"])
+def test_enormous_noise_costs_next_to_nothing(run, noise, flags):
+    found = parsed(run("account", *flags, noise_multiplier=noise))
+    assert 0 <= found["epsilon"] < 0.01
+
+
+@pytest.mark.parametrize(
+    ("command", "argument", "value"),
+    [
+        ("account", "noise_multiplier", "1e-200"),
+        ("account", "noise_multiplier", "1e200"),
+        ("account", "delta", "1e-320"),
+        ("calibrate", "delta", "1e-320"),
+    ],
+)
+def test_extreme_numbers_end_in_an_answer_or_a_named_error(
+    run, command, argument, value
+):
+    finished = run(command, "--json", **{argument: value})
+    assert finished.code in (0, 2)
+    assert finished.code == 0 or names(finished.err, argument)
+
+
+def test_a_search_that_costs_more_than_the_budget_leaves_no_noise_to_find(run):
+    finished = run("calibrate", "--json", search_epsilon="50")
+    assert finished.code == 2 and finished.out == ""
+    assert "epsilon 1" in finished.err and "lower the search budget" in finished.err
+
+
+def test_an_exhausted_budget_has_its_own_exit_code(monkeypatch, capsys):
+    def exhausted() -> None:
+        raise BudgetExceeded("Charge 7 would bring the run to 1.02 times epsilon 1.")
+
+    # The package's attribute of that name is the program, not the module.
+    monkeypatch.setattr(sys.modules["armijo.cli.app"], "app", exhausted)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 3
+    out, err = capsys.readouterr()
+    assert out == "" and "Charge 7" in err
+
+
+def test_a_missing_argument_is_asked_for(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["armijo", "account", "--rate", "0.1"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "--noise-multiplier" in capsys.readouterr().err
+
+
+def test_the_program_runs_as_a_user_runs_it():
+    words = [word for pair in ACCOUNT.items() for word in pair]
+    good = program("-m", "armijo", "account", *words, "--json")
+    assert (good.returncode, good.stderr) == (0, "")
+    assert json.loads(good.stdout)["epsilon"] == pytest.approx(0.93, abs=0.2)
+    bad = program("-m", "armijo", "account", *words, "--steps", "0")
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert "Traceback" not in bad.stderr and "steps" in bad.stderr
+
+
+def test_little_noise_does_not_need_the_memory_of_the_machine():
+    """A privacy loss of millions on a fine lattice would be an array of gigabytes."""
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30));"
+        "from armijo.cli import main; main()"
+    )
+    words = [word for pair in ACCOUNT.items() for word in pair]
+    found = program("-c", code, "account", *words, "--noise-multiplier=0.001", "--json")
+    assert found.returncode == 0, found.stderr[-300:]
+    assert json.loads(found.stdout)["epsilon"] > 1e5
+
+
+def test_accounting_starts_without_torch():
+    code = "import sys, armijo.cli; sys.exit('torch' in sys.modules)"
+    assert program("-c", code).returncode == 0

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gate: charge, then sample, then answer once."""
+
+import copy
+import itertools
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+from armijo.data import fixed_point
+from armijo.data.fixed_point import STEPS
+from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
+from armijo.data.query import BoundedQuery, OuterProduct, Rows
+from armijo.errors import BudgetExceeded, UnchargedAccess
+from armijo.noise import BitSource, Randomness
+from armijo.privacy.budget import Budget, Neighboring
+from armijo.privacy.filter import PrivacyFilter
+from armijo.privacy.ledger import Ledger
+from armijo.privacy.mechanisms import Gaussian, Laplace, Mechanism
+from armijo.privacy.planned import PlannedAccountant
+from armijo.privacy.subsampling import Subsampled
+from tests.data.gate_doubles import (
+    BUDGET,
+    CHOICE,
+    GRADIENT,
+    PERTURBATION,
+    SEARCH,
+    X3,
+    FreeAccountant,
+    SpyAccountant,
+    SpyRandomness,
+    features,
+    level,
+    opened,
+    seeded,
+    spied,
+    steps_of,
+)
+
+
+def answers(batch: PrivateBatch) -> dict[Mechanism, Any]:
+    """What the batch's own method answers for each kind of mechanism."""
+    return {
+        GRADIENT: lambda: batch.noisy_sum(features(), GRADIENT),
+        SEARCH: lambda: batch.first_above([level(0.0)], SEARCH),
+        CHOICE: lambda: batch.noisy_argmax(features(), CHOICE),
+        PERTURBATION: lambda: batch.release(lambda rows, _: rows.size, PERTURBATION),
+    }
+
+
+EVERY = (GRADIENT, SEARCH, CHOICE, PERTURBATION)
+every_mechanism = pytest.mark.parametrize("one", EVERY, ids=lambda m: type(m).__name__)
+
+
+def test_a_batch_is_charged_then_drawn_then_answered():
+    events: list[str] = []
+    data = PrivateDataset(
+        spied(X3, events),
+        spied(np.arange(3.0), events),
+        n_rows=3,
+        accountant=SpyAccountant(events),
+        randomness=SpyRandomness(events),
+    )
+    plan = BatchPlan(mechanisms=EVERY, rate=0.5)
+    assert data.affords(plan)
+    assert events == []
+    batch = data.open(plan, label="first")
+    order = [key for key, _ in itertools.groupby(events)]
+    assert order == ["charge", "sampling", "rows"]
+    events.clear()
+    for answer in answers(batch).values():
+        answer()
+    drawn = dict.fromkeys(event for event in events if event != "rows")
+    assert list(drawn) == ["gradient", "search"]
+    (charge,) = data.accountant.ledger.charges
+    assert charge.label == "first"
+    assert data.accountant.spent == Subsampled(batch_of(EVERY), 0.5).rdp(
+        data.accountant.orders
+    )
+
+
+def batch_of(mechanisms: tuple[Mechanism, ...]) -> Mechanism:
+    return BatchPlan(mechanisms=mechanisms).mechanism.inner
+
+
+def test_the_charge_is_on_disk_before_a_bit_is_drawn(tmp_path: Path):
+    path = tmp_path / "run.ledger"
+    lines: list[int] = []
+
+    class Watching(list):
+        def append(self, event: str) -> None:
+            lines.append(path.read_text().count('"Subsampled"'))
+
+    accountant = PrivacyFilter(
+        BUDGET, ledger=lambda header: Ledger.open(path, header=header)
+    )
+    data = PrivateDataset(
+        X3, n_rows=3, accountant=accountant, randomness=SpyRandomness(Watching())
+    )
+    for step in (1, 2):
+        batch = data.open(BatchPlan(mechanisms=(GRADIENT,), rate=0.5))
+        batch.noisy_sum(features(), GRADIENT)
+        assert set(lines) == {step}
+        lines.clear()
+    accountant.ledger.close()
+
+
+def test_a_refused_charge_touches_no_row_and_draws_no_bit():
+    events: list[str] = []
+    data = PrivateDataset(
+        spied(X3, events),
+        n_rows=3,
+        accountant=SpyAccountant(events, Budget(epsilon=1e-3, delta=1e-6)),
+        randomness=SpyRandomness(events),
+    )
+    for rate in (0.5, 1.0):
+        plan = BatchPlan(mechanisms=(Gaussian(noise_scale=0.1),), rate=rate)
+        assert not data.affords(plan)
+        with pytest.raises(BudgetExceeded):
+            data.open(plan)
+    assert events == []
+    assert data.accountant.n_charges == 0
+    assert data.accountant.spent.tolist() == [0.0]
+
+
+@every_mechanism
+def test_a_second_use_is_refused(one):
+    answer = answers(opened(one))[one]
+    answer()
+    with pytest.raises(UnchargedAccess, match="used already"):
+        answer()
+
+
+@every_mechanism
+def test_a_mechanism_outside_the_plan_is_refused(one):
+    batch = opened(*(other for other in EVERY if other is not one))
+    with pytest.raises(UnchargedAccess, match="not in the plan"):
+        answers(batch)[one]()
+    for other, answer in answers(batch).items():
+        if other is not one:
+            answer()
+
+
+def test_a_mechanism_that_stands_twice_in_the_plan_is_answered_twice():
+    answer = answers(opened(GRADIENT, Gaussian(noise_scale=8.0)))[GRADIENT]
+    assert answer().tolist() != answer().tolist()
+    with pytest.raises(UnchargedAccess):
+        answer()
+
+
+@pytest.mark.parametrize("method", ["noisy_sum", "first_above", "noisy_argmax"])
+@pytest.mark.parametrize("one", [*EVERY, Laplace(noise_scale=1.0)])
+def test_the_wrong_method_for_a_mechanism_is_refused_and_uses_nothing(method, one):
+    own = {"noisy_sum": GRADIENT, "first_above": SEARCH, "noisy_argmax": CHOICE}
+    batch = opened(*EVERY, Laplace(noise_scale=1.0))
+    if own[method] != one:
+        query = [level(0.0)] if method == "first_above" else features()
+        with pytest.raises(UnchargedAccess, match="expected a"):
+            getattr(batch, method)(query, one)
+    for answer in answers(batch).values():
+        answer()
+
+
+@pytest.mark.parametrize(
+    ("one", "method"), [(GRADIENT, "noisy_sum"), (CHOICE, "noisy_argmax")]
+)
+def test_a_bound_above_the_sensitivity_is_refused_and_uses_nothing(one, method):
+    batch = opened(one)
+    with pytest.raises(UnchargedAccess, match=r"bound 1\.0000001 exceeds"):
+        getattr(batch, method)(features(1.0000001), one)
+    getattr(batch, method)(features(1.0), one)
+
+
+def test_an_empty_batch_takes_the_same_path_and_charge():
+    """With one seed the noise is the same, so it can be compared exactly."""
+    runs = []
+    for X, rate in ((X3, 1.0), (X3[:0], 1.0), (X3, 1e-15)):
+        data = seeded(X, accountant=FreeAccountant())
+        batch = data.open(BatchPlan(mechanisms=EVERY, rate=rate))
+        found = {m: answer() for m, answer in answers(batch).items()}
+        runs.append((found, data.accountant.ledger.charges, data.accountant.spent))
+    full, none, empty = (np.array(steps_of(run[0][GRADIENT])) for run in runs)
+    exact = fixed_point.vector_sum(X3, 1.0)
+    assert (full - none).tolist() == exact.tolist()
+    assert empty.tolist() == none.tolist()
+    assert [run[0][PERTURBATION] for run in runs] == [3, 0, 0]
+    assert runs[0][1:] == runs[1][1:]
+    assert all(len(run[1]) == 1 and run[2] == 1.0 for run in runs)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_the_number_of_rows_is_the_public_one(rate):
+    """The public number moves the divisor and nothing else."""
+    found = {}
+    for n_rows in (1, 3, 1000):
+        data = seeded(X3, n_rows=n_rows)
+        assert data.expected_batch_size(rate) == rate * n_rows
+        batch = data.open(BatchPlan(mechanisms=(GRADIENT,), rate=rate))
+        found[n_rows] = batch.noisy_sum(features(), GRADIENT).tolist()
+        assert data.n_rows == n_rows
+    assert found[1] == found[3] == found[1000]
+
+
+def test_a_seed_needs_an_accountant_that_promises_nothing():
+    randomness = Randomness(seed=1, insecure_deterministic=True)
+    step = Subsampled(GRADIENT, 0.5)
+    promising = [
+        PrivacyFilter(BUDGET),
+        PlannedAccountant(BUDGET, [(step, 3)]),
+    ]
+    for accountant in promising:
+        with pytest.raises(ValueError, match="insecure_deterministic=True"):
+            PrivateDataset(X3, n_rows=3, accountant=accountant, randomness=randomness)
+    accountant = PrivacyFilter(BUDGET, insecure_deterministic=True)
+    data = PrivateDataset(X3, n_rows=3, accountant=accountant, randomness=randomness)
+    assert not data.accountant.guarantee.holds
+
+
+def test_without_a_seed_two_runs_differ():
+    plan = BatchPlan(mechanisms=(GRADIENT,))
+    found = []
+    for _ in range(2):
+        data = PrivateDataset(X3, n_rows=3, accountant=PrivacyFilter(BUDGET))
+        found.append(data.open(plan).noisy_sum(features(), GRADIENT).tolist())
+    assert found[0] != found[1]
+
+
+def test_neither_a_name_nor_a_copy_shows_rows():
+    X = np.full((3, 2), 12345.5)
+    data = seeded(X, np.full(3, 54321))
+    batch = data.open(BatchPlan(mechanisms=(PERTURBATION,)))
+    for thing in (data, batch):
+        for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError):
+                duplicate(thing)
+    rows = batch.release(lambda rows, _: rows, PERTURBATION)
+    for thing in (data, batch, rows):
+        assert "12345" not in repr(thing) and "54321" not in repr(thing)
+
+
+def sum_of(query: BoundedQuery, X: Any) -> list[int]:
+    """Return what the gate adds to the noise: the same seed without rows tells it."""
+    runs = [opened(GRADIENT, X=rows).noisy_sum(query, GRADIENT) for rows in (X, X[:0])]
+    steps = [steps_of(run, query.bound) for run in runs]
+    return [with_rows - without for with_rows, without in zip(*steps, strict=True)]
+
+
+TWICE = BoundedQuery(
+    contributions=lambda rows: OuterProduct(np.ones((rows.size, 2)), rows.X), bound=0.5
+)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix, sparse.csr_array])
+def test_under_the_noise_lies_the_exact_sum(kind):
+    exact = fixed_point.vector_sum(OuterProduct(np.ones((3, 2)), X3), 0.5)
+    assert sum_of(TWICE, kind(X3)) == exact.tolist()
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix, sparse.csr_array])
+@pytest.mark.parametrize("noise", ["exact", "fast"])
+def test_without_noise_the_clipped_sum_is_exact(kind, noise):
+    silent = Gaussian(noise_scale=0.0)
+    X = np.vstack([X3, [[math.nan, 0.0]], [[3e5, -4e5]]])
+    examples = [np.concatenate([row, row]) for row in X[[0, 1, 2, 4]]]
+    clipped = [x * min(1.0, 0.5 / np.linalg.norm(x)) for x in examples]
+    found = opened(silent, X=kind(X), noise=noise).noisy_sum(TWICE, silent)
+    np.testing.assert_allclose(found, np.sum(clipped, axis=0), rtol=1e-11)
+    for rate in (0.5, 1.0):
+        with pytest.raises(BudgetExceeded):
+            PrivacyFilter(BUDGET).charge(Subsampled(silent, rate))
+
+
+def test_repeated_entries_of_a_sparse_row_cannot_break_the_bound():
+    query = BoundedQuery(
+        contributions=lambda rows: OuterProduct(np.ones((rows.size, 1)), rows.X),
+        bound=1.0,
+    )
+    for n in range(1, 60):
+        X = sparse.csr_matrix(
+            (np.ones(n), np.zeros(n, dtype=int), np.array([0, n])), shape=(1, 1)
+        )
+        (steps,) = sum_of(query, X)
+        assert abs(steps) <= STEPS
+
+
+def test_labels_stay_with_their_rows_whatever_holds_them():
+    X = np.arange(40.0).reshape(40, 1)
+    shuffled = pd.Series(np.arange(40), index=np.arange(40)[::-1])
+    for labels in (shuffled, list(range(40))):
+        data = seeded(X, labels)
+        batch = data.open(BatchPlan(mechanisms=(PERTURBATION,), rate=0.5))
+        rows = batch.release(lambda rows, _: rows, PERTURBATION)
+        assert rows.X[:, 0].tolist() == np.asarray(rows.y, dtype=float).tolist()
+
+
+def test_exchanging_a_row_is_not_promised_on_noise_for_one_row():
+    """Sums move twice as far under replace-one, and Poisson amplification fails."""
+    with pytest.raises(ValueError, match="replace-one"):
+        accountant = PrivacyFilter(BUDGET, relation=Neighboring.REPLACE_ONE)
+        data = PrivateDataset(X3, n_rows=3, accountant=accountant)
+        data.open(BatchPlan(mechanisms=(GRADIENT,), rate=0.5))
+
+
+def test_a_release_gets_all_rows_and_its_own_bits():
+    events: list[str] = []
+    data = PrivateDataset(
+        X3,
+        np.arange(3),
+        n_rows=3,
+        accountant=PrivacyFilter(BUDGET),
+        randomness=SpyRandomness(events),
+    )
+    batch = data.open(BatchPlan(mechanisms=(PERTURBATION,)))
+
+    def algorithm(rows: Rows, bits: BitSource) -> tuple[list[Any], int]:
+        return [rows.X.tolist(), rows.y.tolist()], len(bits.uint64(2))
+
+    assert batch.release(algorithm, PERTURBATION) == ([X3.tolist(), [0, 1, 2]], 2)
+    assert events == ["perturbation"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"X": X3[0]}, "1 dimensions"),
+        ({"X": X3, "y": np.zeros(2)}, "2 labels for 3 rows"),
+        ({"X": X3, "n_rows": 0}, "n_rows >= 1, got 0"),
+        ({"X": X3, "n_rows": 2.5}, "n_rows to be an integer, got 2.5"),
+        ({"X": X3, "noise": "loud"}, "noise to be one of .* got 'loud'"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        PrivateDataset(**{"n_rows": 3, "accountant": PrivacyFilter(BUDGET)} | arguments)
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.1, math.nan, math.inf])
+def test_a_plan_needs_a_rate_and_something_to_do(rate):
+    with pytest.raises(ValueError, match="rate"):
+        BatchPlan(mechanisms=(GRADIENT,), rate=rate)
+    with pytest.raises(ValueError, match="at least one mechanism"):
+        BatchPlan(mechanisms=())
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_query_needs_public_numbers(number):
+    for bad in ({"bound": number}, {"bound": 0.0}, {"bound": 1.0, "offset": number}):
+        with pytest.raises(ValueError, match=f"Expected {list(bad)[-1]}"):
+            BoundedQuery(contributions=lambda rows: rows.X, **bad)

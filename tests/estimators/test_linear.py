@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The estimators: what they promise, what they warn of, what they refuse unspent."""
+
+import json
+import pickle
+import re
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+import armijo.estimators.base as base_module
+from armijo.errors import BudgetExceeded, PrivacyLeakWarning
+from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
+from armijo.optim import METHODS, StepRecord
+from armijo.privacy.budget import Neighboring
+from armijo.privacy.ledger import read_ledger
+from armijo.privacy.paper import BROKEN_PREMISES
+
+BOTH = pytest.mark.parametrize("kind", [PrivateLogisticRegression, PrivateLinearSVC])
+ROWS = 600
+
+
+def table(classes=(0, 1), rows=ROWS, seed=0):
+    rng = np.random.default_rng(seed)
+    index = rng.integers(0, len(classes), size=rows)
+    centers = 2.0 * rng.normal(size=(len(classes), 3))
+    return centers[index] + 0.5 * rng.normal(size=(rows, 3)), np.array(classes)[index]
+
+
+def model(kind=PrivateLogisticRegression, **settings):
+    small = {"epsilon": 6.0, "gradient_rho": 0.05, "search_epsilon": 0.3}
+    public = {"max_batches": 8, "classes": [0, 1], "n_rows": ROWS}
+    return kind(**{**small, **public, **settings})
+
+
+class TestFitted:
+    @BOTH
+    def test_attributes(self, kind):
+        found = model(kind).fit(*table())
+        assert (found.coef_.shape, found.intercept_.shape) == ((1, 3), (1,))
+        assert found.classes_.tolist() == [0, 1]
+        assert found.n_iter_ == len(found.history_) == 8
+        assert list(found.history_.columns) == list(StepRecord.__dataclass_fields__)
+        assert found.history_["batch"].tolist() == list(range(8))
+        assert np.any(found.coef_ != 0)
+
+    @BOTH
+    @pytest.mark.parametrize("method", METHODS)
+    def test_learns(self, kind, method):
+        X, y = table(rows=3000)
+        found = model(kind, method=method, epsilon=8.0, n_rows=3000, random_state=0)
+        found.set_params(gradient_rho=None, search_epsilon=None, expected_steps=15)
+        assert found.fit(X, y).score(X, y) > 0.9
+
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"search": "gaussian"},
+            {"search_form": "difference", "subtract_noise": True},
+            {"armijo": "literal"},
+            {"adapt": "always", "average": "weighted", "method": "blsgd-ac"},
+            {"noise": "fast"},
+            {"rate": 1.0, "max_batches": 3},
+        ],
+    )
+    def test_settings_reach_the_run(self, settings):
+        found = model(**settings).fit(*table())
+        assert np.isfinite(found.coef_).all()
+        plan = found.privacy_.ledger[0].mechanism
+        search = plan["inner"]["mechanisms"][1]
+        assert search["kind"] == settings.get("search", "laplace")
+        assert plan["rate"] == settings.get("rate", 0.1)
+
+    def test_without_intercept(self):
+        found = model(fit_intercept=False).fit(*table())
+        assert (found.intercept_.tolist(), found.coef_.shape) == ([0.0], (1, 3))
+
+    def test_loss_of_the_svc(self):
+        hinge, huber = (
+            model(PrivateLinearSVC, loss=loss, random_state=1).fit(*table()).coef_
+            for loss in (None, "huber")
+        )
+        assert not np.array_equal(hinge, huber)
+
+
+class TestPredict:
+    def test_words_as_labels(self):
+        X, y = table(("no", "yes"))
+        found = model(classes=["yes", "no"]).fit(X, y)
+        assert found.classes_.tolist() == ["no", "yes"]
+        scores = found.decision_function(X)
+        np.testing.assert_allclose(
+            scores, X @ found.coef_[0] + found.intercept_[0], atol=1e-12
+        )
+        expected = np.where(scores >= 0, "yes", "no")
+        assert found.predict(X).tolist() == expected.tolist()
+        chances = found.predict_proba(X)
+        np.testing.assert_allclose(chances[:, 1], 1 / (1 + np.exp(-scores)))
+        np.testing.assert_allclose(chances.sum(axis=1), 1.0)
+        np.testing.assert_allclose(found.predict_log_proba(X), np.log(chances))
+
+    def test_a_score_of_zero_is_the_second_class(self):
+        found = model().fit(*table())
+        found.coef_[:], found.intercept_[:] = 0.0, 0.0
+        assert found.predict(np.ones((1, 3))).tolist() == [1]
+
+    def test_three_classes(self):
+        X, y = table(("a", "b", "c"), rows=3000)
+        found = model(classes=["a", "b", "c"], n_rows=3000, random_state=0)
+        found.set_params(
+            epsilon=20.0, gradient_rho=0.5, search_epsilon=1.0, max_batches=20
+        )
+        found.fit(X, y)
+        assert (found.coef_.shape, found.intercept_.shape) == ((3, 3), (3,))
+        assert found.score(X, y) > 0.8
+        np.testing.assert_allclose(found.predict_proba(X).sum(axis=1), 1.0)
+        best = found.decision_function(X).argmax(axis=1)
+        assert found.predict(X).tolist() == found.classes_[best].tolist()
+
+    def test_softmax_of_two_classes(self):
+        X, y = table()
+        found = model(loss="softmax").fit(X, y)
+        chances = found.predict_proba(X)
+        assert chances.shape == (ROWS, 2)
+        assert found.predict(X).tolist() == chances.argmax(axis=1).tolist()
+
+
+class TestData:
+    def capture(self, monkeypatch):
+        seen = []
+        real = base_module.train
+
+        def spied(X, y, settings, **rest):
+            seen.append(X)
+            return real(X, y, settings, **rest)
+
+        monkeypatch.setattr(base_module, "train", spied)
+        return seen
+
+    @pytest.mark.parametrize("dtype", [np.float64, np.float32])
+    def test_dense_and_memmap_without_a_copy(self, tmp_path, monkeypatch, dtype):
+        seen = self.capture(monkeypatch)
+        X, y = table()
+        np.save(tmp_path / "X.npy", X.astype(dtype))
+        mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+        plain = np.array(mapped)
+        first = model(random_state=3).fit(mapped, y)
+        second = model(random_state=3).fit(plain, y)
+        assert np.shares_memory(seen[0], mapped)
+        assert np.shares_memory(seen[1], plain)
+        assert seen[0].dtype == dtype
+        np.testing.assert_array_equal(first.coef_, second.coef_)
+        np.testing.assert_array_equal(first.predict(mapped), second.predict(plain))
+
+    def test_csr_without_a_copy(self, monkeypatch):
+        seen = self.capture(monkeypatch)
+        X, y = table()
+        X[np.abs(X) < 0.7] = 0.0
+        rows = sparse.csr_matrix(X)
+        found = model(random_state=3).fit(rows, y)
+        assert sparse.issparse(seen[0])
+        assert np.shares_memory(seen[0].data, rows.data)
+        dense = model(random_state=3).fit(X, y)
+        np.testing.assert_allclose(found.coef_, dense.coef_, atol=1e-6)
+        np.testing.assert_array_equal(found.predict(rows), dense.predict(X))
+
+
+class TestPrivacy:
+    def test_statement(self):
+        found = model(delta=1e-6).fit(*table()).privacy_
+        assert found.guarantee.holds
+        assert (found.budget.epsilon, found.budget.delta) == (6.0, 1e-6)
+        assert found.accountant == "filter-rdp"
+        assert len(found.ledger) == 8
+        assert found.ledger_path is None
+        assert 0 < found.epsilon_spent <= 6.0
+        assert str(found).startswith("(6, 1e-06)-differentially private")
+        document = json.loads(json.dumps(found.to_dict()))
+        assert document["n_charges"] == 8
+        assert document["relation"] == "add-remove"
+
+    def test_a_given_size_is_add_remove(self):
+        found = model(n_rows=550).fit(*table())
+        assert found.privacy_.relation is Neighboring.ADD_REMOVE
+
+    def test_a_size_that_was_found_is_zero_out(self):
+        found = model(n_rows=None).fit(*table())
+        assert found.privacy_.relation is Neighboring.ZERO_OUT
+        assert "zero-out" in str(found.privacy_)
+
+    def test_the_given_size_is_the_divisor(self):
+        norms = [
+            model(n_rows=n, random_state=1, max_batches=1, l2=0.0)
+            .fit(*table())
+            .history_["direction_norm"][0]
+            for n in (ROWS, 10 * ROWS)
+        ]
+        assert norms[0] / norms[1] == pytest.approx(10)
+
+    @BOTH
+    def test_classes_from_the_labels_are_a_leak(self, kind):
+        with pytest.warns(PrivacyLeakWarning, match="classes were read"):
+            found = model(kind, classes=None).fit(*table())
+        assert found.classes_.tolist() == [0, 1]
+
+    def test_a_seed_voids_the_promise(self):
+        first, second = (model(random_state=5).fit(*table()) for _ in range(2))
+        np.testing.assert_array_equal(first.coef_, second.coef_)
+        assert not first.privacy_.guarantee.holds
+        assert "seed" in first.privacy_.guarantee.broken_premises[0]
+        assert str(first.privacy_).startswith("NO GUARANTEE")
+
+    def test_without_a_seed_two_fits_differ(self):
+        first, second = (model().fit(*table()) for _ in range(2))
+        assert not np.array_equal(first.coef_, second.coef_)
+        assert first.privacy_.guarantee.holds
+
+    def test_accounting_of_the_paper(self):
+        with pytest.warns(PrivacyLeakWarning, match="no valid guarantee"):
+            found = model(accounting="paper").fit(*table())
+        assert not found.privacy_.guarantee.holds
+        assert found.privacy_.guarantee.broken_premises == BROKEN_PREMISES
+        assert found.privacy_.accountant == "paper-as-printed"
+
+    def test_the_budget_ends_the_run(self):
+        found = model(max_batches=None, epsilon=2.0).fit(*table())
+        assert 1 <= found.n_iter_ == len(found.privacy_.ledger)
+        assert found.privacy_.epsilon_spent <= 2.0
+
+
+class TestScikitLearn:
+    @BOTH
+    def test_pipeline(self, kind):
+        X, y = table()
+        halved = FunctionTransformer(lambda rows: rows / 2)
+        found = make_pipeline(halved, model(kind, random_state=2)).fit(X, y)
+        alone = model(kind, random_state=2).fit(X / 2, y)
+        np.testing.assert_array_equal(found.predict(X), alone.predict(X / 2))
+
+    def test_search_warns(self):
+        search = GridSearchCV(model(max_batches=2), {"l2": [1e-3, 1e-2]}, cv=2)
+        with pytest.warns(PrivacyLeakWarning, match="once per fit") as caught:
+            search.fit(*table())
+        assert len(caught) == 4  # two folds for each of two settings; not the refit
+
+    def test_cross_validation_warns(self):
+        with pytest.warns(PrivacyLeakWarning, match="once per fit") as caught:
+            cross_val_score(model(max_batches=2), *table(), cv=3)
+        assert len(caught) == 3
+
+    @BOTH
+    def test_clone(self, kind):
+        found = model(kind, epsilon=0.7, method="blgd")
+        copy = clone(found.set_params(epsilon=6.0).fit(*table()))
+        assert copy.get_params() == found.get_params()
+        assert not hasattr(copy, "coef_")
+
+    def test_pickle_with_a_ledger(self, tmp_path):
+        X, y = table()
+        found = model(ledger=tmp_path / "run.ledger").fit(X, y)
+        copy = pickle.loads(pickle.dumps(found))
+        np.testing.assert_array_equal(copy.predict_proba(X), found.predict_proba(X))
+        assert copy.privacy_ == found.privacy_
+        assert copy.history_.equals(found.history_)
+        assert copy.privacy_.ledger_path == str(tmp_path / "run.ledger")
+
+    def test_warm_start_is_refused(self, tmp_path):
+        with pytest.raises(ValueError, match="paid from another budget"):
+            model(warm_start=True, ledger=tmp_path / "run").fit(*table())
+        assert not (tmp_path / "run").exists()
+
+
+class TestLedger:
+    def test_holds_every_charge(self, tmp_path):
+        found = model(ledger=tmp_path / "run.ledger").fit(*table())
+        assert read_ledger(tmp_path / "run.ledger").charges == found.privacy_.ledger
+        assert len(found.privacy_.ledger) == found.n_iter_
+
+    def test_a_second_fit_gets_what_is_left(self, tmp_path):
+        settings = {"ledger": tmp_path / "run", "max_batches": None, "epsilon": 2.0}
+        first, second = (model(**settings).fit(*table()) for _ in range(2))
+        view = read_ledger(tmp_path / "run")
+        assert len(view.charges) == first.n_iter_ + second.n_iter_
+        assert view.spent[0] <= view.header["limits"][0]
+
+    def test_an_exhausted_one_gives_no_step(self, tmp_path):
+        path = tmp_path / "run.ledger"
+        settings = {"ledger": path, "max_batches": None, "epsilon": 2.0}
+        found = model(adapt="never", **settings).fit(*table())
+        columns, spent = list(found.history_.columns), read_ledger(path).spent
+        try:
+            second = model(adapt="never", **settings).fit(*table())
+        except BudgetExceeded:
+            pass  # a refusal is as good as a table of no steps
+        else:
+            assert second.n_iter_ == 0
+            assert list(second.history_.columns) == columns
+        assert read_ledger(path).spent == spent
+
+
+class TestCallback:
+    def test_sees_every_record(self):
+        seen = []
+        found = model(callback=seen.append).fit(*table())
+        assert all(isinstance(record, StepRecord) for record in seen)
+        rows = found.history_.replace({np.nan: None}).to_dict("records")
+        assert [record.to_dict() for record in seen] == rows
+
+    def test_true_stops_and_nothing_else(self):
+        found = model(callback=lambda record: record.batch == 2).fit(*table())
+        assert found.n_iter_ == len(found.privacy_.ledger) == 3
+        assert model(callback=lambda record: 1).fit(*table()).n_iter_ == 8
+
+
+def spoiled(value):
+    X, y = table()
+    X[7, 1] = value
+    return X, y
+
+
+def one_class():
+    X, _ = table()
+    return X, np.ones(ROWS, dtype=int)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "match"),
+    [
+        ({}, lambda: spoiled(np.nan), "NaN"),
+        ({}, lambda: spoiled(np.inf), "infinity"),
+        ({}, lambda: (sparse.csr_matrix(spoiled(np.nan)[0]), table()[1]), "NaN"),
+        ({}, one_class, "two classes"),
+        ({"classes": [1]}, one_class, "two classes"),
+        ({}, lambda: table((0, 1, 2)), r"classes=.*got \[2\]"),
+        ({}, lambda: (np.zeros((0, 3)), np.zeros(0)), "0 sample"),
+        ({}, lambda: (table()[0], table()[1][:-1]), "inconsistent"),
+        ({}, lambda: (table()[0], table()[0][:, 0]), "Unknown label type"),
+        ({"epsilon": 0.0}, table, "epsilon > 0"),
+        ({"epsilon": -1.0}, table, "epsilon > 0"),
+        ({"epsilon": np.nan}, table, "epsilon to be finite"),
+        ({"delta": 0.0}, table, "delta"),
+        ({"delta": 1.0}, table, "delta"),
+        ({"method": "sgd"}, table, "method"),
+        ({"loss": "squared"}, table, "loss"),
+        ({"accounting": "none"}, table, "accounting"),
+        ({"noise": "none"}, table, "noise"),
+        ({"search": "uniform"}, table, "kind"),
+        ({"search_form": "ratio"}, table, "form"),
+        ({"adapt": "sometimes"}, table, "adapt"),
+        ({"rate": 0.0}, table, "rate"),
+        ({"n_rows": 0}, table, "n_rows"),
+        ({"grad_clip": -1.0}, table, "grad_clip"),
+        ({"l2": -1.0}, table, "l2"),
+        ({"gradient_rho": 0.0}, table, "gradient_rho"),
+        ({"max_batches": -1}, table, "max_batches"),
+        ({"random_state": "x"}, table, "seed"),
+    ],
+)
+@BOTH
+def test_bad_input_spends_nothing(kind, settings, rows, match, tmp_path):
+    path = tmp_path / "run.ledger"
+    with pytest.raises(ValueError, match=match):
+        model(kind, ledger=path, **settings).fit(*rows())
+    assert not path.exists() or not read_ledger(path).charges
+
+
+def test_the_svc_refuses_three_classes(tmp_path):
+    found = model(PrivateLinearSVC, classes=[0, 1, 2], ledger=tmp_path / "run")
+    with pytest.raises(ValueError, match="use PrivateLogisticRegression"):
+        found.fit(*table((0, 1, 2)))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", ["blsgd", "blgd"])
+@pytest.mark.parametrize("delta", [1e-5, 1e-8])
+@pytest.mark.parametrize("rho", [0.01, 0.1, 5.0])
+def test_an_epsilon_below_one_step_says_what_would_do(method, delta, rho, tmp_path):
+    path = tmp_path / "run.ledger"
+    settings = {"delta": delta, "method": method, "gradient_rho": rho, "ledger": path}
+    with pytest.raises(BudgetExceeded, match="Nothing was spent") as caught:
+        model(epsilon=0.05, **settings).fit(*table())
+    assert not path.exists()
+    needed = float(re.search(r"needs epsilon ([\d.e+-]+\d)", str(caught.value))[1])
+    assert model(epsilon=needed, **settings).fit(*table()).n_iter_ >= 1
+    with pytest.raises(BudgetExceeded):
+        model(epsilon=0.99 * needed, **settings, n_rows=None).fit(*table())
+
+
+def test_the_paper_has_no_room_for_a_step_either():
+    with (
+        pytest.warns(PrivacyLeakWarning, match="no valid guarantee"),
+        pytest.raises(BudgetExceeded),
+    ):
+        model(accounting="paper", epsilon=1.0, gradient_rho=50.0).fit(*table())

@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linear objectives against a loop over single examples in plain NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+import armijo.objectives.linear as linear_module
+from armijo.data import fixed_point
+from armijo.data.private import BatchPlan, PrivateDataset
+from armijo.data.query import BoundedQuery, Rows
+from armijo.objectives import LinearObjective
+from armijo.objectives.losses import margin_loss
+from armijo.privacy.budget import Budget
+from armijo.privacy.filter import PrivacyFilter
+from armijo.privacy.mechanisms import Gaussian
+from armijo.search import ArmijoSearch
+from armijo.search.armijo import Direction
+
+LOSSES = ("logistic", "hinge", "huber", "softmax")
+FEATURES = 4
+
+
+def objective_of(loss, **settings):
+    return LinearObjective(loss=loss, n_features=FEATURES, n_classes=3, **settings)
+
+
+def problem(loss, rows, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(rows, FEATURES)) * rng.uniform(0.2, 3.0, size=(rows, 1))
+    X[rng.random(X.shape) < 0.3] = 0.0
+    if loss == "softmax":
+        return X, rng.integers(0, 3, size=rows)
+    return X, rng.choice([-1.0, 1.0], size=rows)
+
+
+def parameters(objective, seed=1):
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=objective.size))
+
+
+def stored(X, form, tmp_path):
+    """Return the rows in one of the forms that are taken without a copy."""
+    if form == "memmap":
+        path = tmp_path / "rows.bin"
+        path.write_bytes(X.tobytes() or b"\0")
+        return np.memmap(path, dtype=X.dtype, mode="r", shape=X.shape)
+    if form.startswith("csr"):
+        X = sparse.csr_matrix(X)
+    return X.astype(np.float32 if form.endswith("32") else np.float64)
+
+
+def margin_parts(loss, margin, width=0.5):
+    """Return value and slope of a margin loss."""
+    if loss == "logistic":
+        return math.log(1 + math.exp(-margin)), -1 / (1 + math.exp(margin))
+    if loss == "hinge":
+        return (1 - margin, -1.0) if margin < 1 else (0.0, 0.0)
+    if margin < 1 - width:
+        return 1 - margin, -1.0
+    gap = max(0.0, 1 + width - margin)
+    return gap**2 / (4 * width), -gap / (2 * width)
+
+
+def one_example(objective, w, x, label):
+    """Return loss and gradient of one row."""
+    row = np.append(x, 1.0) if objective.fit_intercept else np.asarray(x, dtype=float)
+    scores = w.reshape(objective.outputs, -1) @ row
+    if objective.loss == "softmax":
+        total = sum(math.exp(score) for score in scores)
+        slopes = np.exp(scores) / total - np.eye(objective.n_classes)[int(label)]
+        return math.log(total) - scores[int(label)], np.outer(slopes, row).ravel()
+    value, slope = margin_parts(objective.loss, label * scores[0])
+    return value, slope * label * row
+
+
+def loop_gradient(objective, w, X, y, clip):
+    total = np.zeros(objective.size)
+    for x, label in zip(X, y, strict=True):
+        _, gradient = one_example(objective, w, x, label)
+        total += gradient / max(1.0, np.linalg.norm(gradient) / clip)
+    return total
+
+
+def loop_drop(objective, w, step, step_size, X, y, *, form, clip):
+    total = 0.0
+    for x, label in zip(X, y, strict=True):
+        before, _ = one_example(objective, w, x, label)
+        after, _ = one_example(objective, w - step_size * step, x, label)
+        if form == "loss":
+            total += min(before, clip) - min(after, clip)
+        else:
+            total += max(-clip, min(clip, before - after))
+    return total
+
+
+def gate_gradient(objective, w, X, y, clip):
+    query = objective.gradient_sum(w, clip=clip)
+    total = fixed_point.vector_sum(query.contributions(Rows(X, y)), query.bound)
+    return total * (clip / fixed_point.STEPS)
+
+
+def gate_drop(objective, w, step, step_size, X, y, *, form, clip):
+    query = objective.loss_drop_sum(w, step, step_size, form=form, clip=clip)
+    total = fixed_point.number_sum(query.contributions(Rows(X, y)), query.bound)
+    return total * (clip / fixed_point.STEPS)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("loss", LOSSES)
+class TestAgainstTheLoop:
+    @pytest.mark.parametrize("form", ["f64", "f32", "csr", "csr32", "memmap"])
+    @pytest.mark.parametrize("rows", [0, 1, 7])
+    def test_gradient_sum(self, loss, intercept, rows, form, tmp_path):
+        objective = objective_of(loss, fit_intercept=intercept)
+        X, y = problem(loss, rows)
+        w = parameters(objective)
+        X = stored(X, form, tmp_path)
+        plain = X.toarray() if sparse.issparse(X) else X
+        for clip in (0.7, 50.0):
+            expected = loop_gradient(objective, w.numpy(), plain, y, clip)
+            found = gate_gradient(objective, w, X, y, clip)
+            # Half a lattice step of rounding, and sqrt(d)/2 of room left for it.
+            slack = 3 * rows * clip / fixed_point.STEPS + 5e-6 * form.endswith("32")
+            np.testing.assert_allclose(found, expected, rtol=0, atol=slack + 1e-12)
+            query = objective.gradient_sum(w, clip=clip)
+            outer = query.contributions(Rows(X, y))
+            exact = fixed_point.plain_vector_sum(outer, clip)
+            slack = 1e-5 if form.endswith("32") else 1e-10
+            np.testing.assert_allclose(exact, expected, rtol=0, atol=slack)
+
+    @pytest.mark.parametrize("form", ["loss", "difference"])
+    @pytest.mark.parametrize("rows", [0, 1, 7])
+    def test_loss_drop_sum(self, loss, intercept, rows, form):
+        objective = objective_of(loss, fit_intercept=intercept)
+        X, y = problem(loss, rows)
+        w, step = parameters(objective), parameters(objective, 2)
+        slack = rows * 1.5 / fixed_point.STEPS + 1e-12
+        for step_size in (0.05, 0.8):
+            asked = {"form": form, "clip": 1.0}
+            args = (w.numpy(), step.numpy(), step_size, X, y)
+            expected = loop_drop(objective, *args, **asked)
+            for data in (X, sparse.csr_matrix(X)):
+                found = gate_drop(objective, w, step, step_size, data, y, **asked)
+                assert found == pytest.approx(expected, abs=slack)
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+    def test_a_row_that_is_not_finite_is_left_out(self, loss, intercept, bad):
+        """Of the gradient always; of a search, where infinity has a sign, if NaN."""
+        objective = objective_of(loss, fit_intercept=intercept)
+        w, step = parameters(objective), parameters(objective, 2)
+        X, y = problem(loss, 7)
+        kept = np.arange(7) != 3
+        spoiled = X.copy()
+        spoiled[3, 1] = bad
+        expected = gate_gradient(objective, w, X[kept], y[kept], 0.7)
+        assert np.any(expected != 0)
+        for data in (spoiled, sparse.csr_matrix(spoiled)):
+            found = gate_gradient(objective, w, data, y, 0.7)
+            np.testing.assert_array_equal(found, expected)
+            for form in ("loss", "difference") if math.isnan(bad) else ():
+                asked = {"form": form, "clip": 1.0}
+                drop = gate_drop(objective, w, step, 0.3, X[kept], y[kept], **asked)
+                assert drop != 0
+                assert gate_drop(objective, w, step, 0.3, data, y, **asked) == drop
+
+
+@pytest.mark.parametrize("form", ["loss", "difference"])
+@pytest.mark.parametrize("loss", LOSSES)
+@given(
+    seed=st.integers(0, 10**6),
+    clip=st.sampled_from([1e-3, 0.3, 1.0, 40.0]),
+    value=st.sampled_from([0.0, 1.0, 1e6, -1e200, math.inf, math.nan]),
+)
+def test_one_row_moves_each_sum_by_at_most_its_bound(loss, form, seed, clip, value):
+    """In lattice steps, hence exactly (accounting notes, property 13)."""
+    objective = objective_of(loss)
+    X, y = problem(loss, 5, seed)
+    X[2, 0] = value
+    w, step = parameters(objective, seed), parameters(objective, seed + 1)
+    without = np.arange(5) != 2
+    drop = objective.loss_drop_sum(w, step, 0.5, form=form, clip=clip)
+    gradient = objective.gradient_sum(w, clip=clip)
+    drops, vectors = [], []
+    for chosen in (slice(None), without):
+        rows = Rows(X[chosen], y[chosen])
+        drops.append(fixed_point.number_sum(drop.contributions(rows), drop.bound))
+        outer = gradient.contributions(rows)
+        vectors.append(fixed_point.vector_sum(outer, gradient.bound))
+    assert abs(drops[0] - drops[1]) <= fixed_point.STEPS
+    moved = (vectors[0] - vectors[1]).astype(object)
+    assert sum(moved * moved) <= fixed_point.STEPS**2
+
+
+class TestLosses:
+    @pytest.mark.parametrize(
+        ("loss", "margin", "value", "slope"),
+        [
+            ("logistic", 0.0, math.log(2), -0.5),
+            ("logistic", 2.0, 0.12692801104297263, -0.11920292202211755),
+            ("logistic", -1.0, 1.3132616875182228, -0.7310585786300049),
+            ("logistic", -1000.0, 1000.0, -1.0),
+            ("logistic", 1000.0, 0.0, 0.0),
+            ("hinge", 0.25, 0.75, -1.0),
+            ("hinge", -3.0, 4.0, -1.0),
+            ("hinge", 1.0, 0.0, 0.0),
+            ("hinge", 2.0, 0.0, 0.0),
+            ("huber", -3.0, 4.0, -1.0),
+            ("huber", 0.5, 0.5, -1.0),
+            ("huber", 0.75, 0.28125, -0.75),
+            ("huber", 1.0, 0.125, -0.5),
+            ("huber", 1.25, 0.03125, -0.25),
+            ("huber", 1.5, 0.0, 0.0),
+            ("huber", 2.0, 0.0, 0.0),
+        ],
+    )
+    def test_values_by_hand(self, loss, margin, value, slope):
+        found = margin_loss(loss)
+        at = torch.tensor([margin], dtype=torch.float64)
+        assert float(found.value(at)) == pytest.approx(value, rel=1e-14)
+        assert float(found.derivative(at)) == pytest.approx(slope, rel=1e-14)
+
+    def test_huber_width(self):
+        narrow = margin_loss("huber", 0.1)
+        at = torch.tensor([0.85, 1.0, 1.05], dtype=torch.float64)
+        assert narrow.value(at).tolist() == pytest.approx([0.15, 0.025, 0.00625])
+        assert narrow.derivative(at).tolist() == pytest.approx([-1.0, -0.5, -0.25])
+
+    def test_softmax_by_hand(self):
+        objective = objective_of("softmax")
+        scores = torch.tensor([[0.0, 0, 0], [1, 2, 3], [1000, 0, 0]]).double()
+        y = torch.tensor([1, 2, 1])
+        expected = [math.log(3), 0.4076059644443804, 1000.0]
+        assert objective.losses(scores, y).tolist() == pytest.approx(expected)
+        slopes = objective.score_gradients(scores, y)
+        assert slopes[0].tolist() == pytest.approx([1 / 3, -2 / 3, 1 / 3])
+        assert slopes[2].tolist() == pytest.approx([1.0, -1.0, 0.0])
+
+    @pytest.mark.parametrize(("loss", "largest"), [("logistic", 0.25), ("huber", 1.0)])
+    def test_smoothness_is_the_largest_second_derivative(self, loss, largest):
+        at = torch.linspace(-4, 4, 1601, dtype=torch.float64)
+        steepest = float(margin_loss(loss).derivative(at).diff().max()) / 0.005
+        assert steepest == pytest.approx(largest, rel=1e-4)
+        assert margin_loss(loss).smoothness == largest
+        assert margin_loss("hinge").smoothness == math.inf
+
+    @pytest.mark.parametrize("loss", ["logistic", "hinge", "huber"])
+    @given(margin=st.floats(-8, 8))
+    def test_derivative_of_the_margin(self, loss, margin):
+        width = 1e-5
+        if loss == "hinge" and abs(margin - 1) <= 2 * width:
+            return
+        found = margin_loss(loss)
+        at = torch.tensor([margin - width, margin, margin + width], dtype=torch.float64)
+        low, _, high = found.value(at).tolist()
+        slope = float(found.derivative(at)[1])
+        assert (high - low) / (2 * width) == pytest.approx(slope, abs=1e-5)
+
+    @given(scores=st.tuples(*[st.floats(-8, 8)] * 3), y=st.integers(0, 2))
+    def test_derivative_of_softmax(self, scores, y):
+        objective, label = objective_of("softmax"), torch.tensor([y])
+        at = torch.tensor([scores], dtype=torch.float64)
+        slopes = objective.score_gradients(at, label)[0]
+        for k, nudge in enumerate(1e-5 * torch.eye(3, dtype=torch.float64)):
+            high, low = (objective.losses(at + x, label) for x in (nudge, -nudge))
+            assert float(high - low) / 2e-5 == pytest.approx(float(slopes[k]), abs=1e-6)
+
+
+class TestProducts:
+    def count_products(self, monkeypatch):
+        calls = []
+        real = linear_module._product
+
+        def counted(X, weights):
+            calls.append(weights.copy())
+            return real(X, weights)
+
+        monkeypatch.setattr(linear_module, "_product", counted)
+        return calls
+
+    @pytest.mark.parametrize("loss", LOSSES)
+    @pytest.mark.parametrize("form", ["loss", "difference"])
+    def test_a_step_needs_two(self, loss, form, monkeypatch):
+        """The gradient, and a search of twenty candidates, all on one batch."""
+        calls = self.count_products(monkeypatch)
+        objective, rows = objective_of(loss), Rows(*problem(loss, 40))
+        w, asked = parameters(objective), []
+        objective.gradient_sum(w, clip=3.0).contributions(rows)
+
+        class Batch:
+            def first_above(self, queries, mechanism):
+                asked.extend(query.contributions(rows) for query in queries)
+
+        search = ArmijoSearch(form=form)
+        search.choose(
+            Batch(),
+            objective,
+            w,
+            Direction(vector=parameters(objective, 5)),
+            mechanism=search.mechanism(1.0),
+            step_max=2.0,
+            loss_clip=1.0,
+            grad_clip=3.0,
+            batch_size=40.0,
+        )
+        assert len(asked) == 20
+        assert len({values.tobytes() for values in asked}) > 10
+        assert len(calls) == 2
+
+    def test_other_parameters_are_computed_anew(self, monkeypatch):
+        calls = self.count_products(monkeypatch)
+        objective = objective_of("logistic")
+        X, y = problem("logistic", 6)
+        rows = Rows(X, y)
+        for seed in (1, 2):
+            w = parameters(objective, seed)
+            query = objective.gradient_sum(w, clip=9.0)
+            total = fixed_point.plain_vector_sum(query.contributions(rows), 9.0)
+            expected = loop_gradient(objective, w.numpy(), X, y, 9.0)
+            np.testing.assert_allclose(total, expected, atol=1e-10)
+        assert len(calls) == 2
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_memmap_reaches_the_query_without_a_copy(tmp_path, dtype):
+    X, y = problem("logistic", 9)
+    mapped = stored(X.astype(dtype), "memmap", tmp_path)
+    seen, objective = [], objective_of("logistic")
+    inner = objective.gradient_sum(parameters(objective), clip=3.0)
+
+    def contributions(rows):
+        seen.append(inner.contributions(rows).X)
+        return inner.contributions(rows)
+
+    gaussian = Gaussian.from_rho(0.1, 3.0)
+    accountant = PrivacyFilter(Budget(epsilon=8.0, delta=1e-5))
+    data = PrivateDataset(mapped, y, n_rows=9, accountant=accountant)
+    batch = data.open(BatchPlan(mechanisms=(gaussian,)))
+    batch.noisy_sum(BoundedQuery(contributions=contributions, bound=3.0), gaussian)
+    assert len(seen) == 1
+    assert np.shares_memory(seen[0], mapped)
+    assert not seen[0].flags.writeable
+    np.testing.assert_array_equal(mapped, X.astype(dtype))
+
+
+class TestPenalty:
+    def test_values_include_the_intercept(self):
+        objective = LinearObjective(loss="hinge", n_features=1, l2=0.5)
+        w = torch.tensor([3.0, -4.0], dtype=torch.float64)
+        assert objective.penalty(w) == 6.25
+        assert objective.penalty_gradient(w).tolist() == [1.5, -2.0]
+
+    @pytest.mark.parametrize("loss", LOSSES)
+    @pytest.mark.parametrize("form", ["loss", "difference"])
+    def test_changes_no_contribution_and_no_bound(self, loss, form):
+        X, y = problem(loss, 7)
+        found = []
+        for l2 in (0.0, 1e-3, 10.0):
+            objective = objective_of(loss, l2=l2)
+            w, step = parameters(objective), parameters(objective, 2)
+            gradient = objective.gradient_sum(w, clip=0.7)
+            drop = objective.loss_drop_sum(w, step, 0.3, form=form, clip=0.4)
+            vectors = gradient.contributions(Rows(X, y))
+            total = fixed_point.vector_sum(vectors, 0.7).tolist()
+            numbers = drop.contributions(Rows(X, y)).tolist()
+            found.append((gradient.bound, total, drop.bound, numbers))
+        assert found[0] == found[1] == found[2]
+        assert found[0][::2] == (0.7, 0.4)
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("loss", "squared"),
+            ("n_features", 0),
+            ("n_classes", 1),
+            ("l2", -1e-3),
+            ("huber_width", 0.0),
+        ],
+    )
+    def test_bad_ones_are_refused(self, name, value):
+        with pytest.raises(ValueError, match=f"Expected.*{name}"):
+            LinearObjective(**{"loss": "hinge", "n_features": 2, name: value})
+
+    def test_sizes(self):
+        assert objective_of("logistic").size == FEATURES + 1
+        assert objective_of("logistic", fit_intercept=False).size == FEATURES
+        assert objective_of("softmax").size == 3 * (FEATURES + 1)
+
+    def test_labels_are_needed(self):
+        objective = objective_of("logistic")
+        query = objective.gradient_sum(parameters(objective), clip=1.0)
+        with pytest.raises(ValueError, match="needs y"):
+            query.contributions(Rows(np.ones((2, FEATURES)), None))

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the accountants share: a step, prices, and what they look at."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from armijo.errors import BudgetExceeded
+from armijo.privacy.above_threshold import AboveThreshold
+from armijo.privacy.accountant import Accountant
+from armijo.privacy.budget import Budget
+from armijo.privacy.mechanisms import Composed, Gaussian, Mechanism
+from armijo.privacy.subsampling import Subsampled
+
+FloatArray = NDArray[np.float64]
+BUDGET = Budget(epsilon=1.0, delta=1e-8)
+STEP = Subsampled(
+    Composed((Gaussian(noise_scale=4.0), AboveThreshold.laplace(0.3))), 0.2
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+    """A mechanism that costs what it says at every order."""
+
+    price: float
+
+    def rdp(self, orders: FloatArray) -> FloatArray:
+        return np.full(np.shape(orders), self.price)
+
+
+def drain(watch: Accountant, mechanism: Mechanism) -> int:
+    """Charge until the filter refuses; return how often it did not."""
+    count = 0
+    while watch.affords(mechanism):
+        watch.charge(mechanism)
+        count += 1
+    with pytest.raises(BudgetExceeded):
+        watch.charge(mechanism)
+    return count
+
+
+def snapshot(watch: Accountant) -> tuple[object, ...]:
+    """Everything that a refused request must leave as it was."""
+    return (
+        watch.spent.tolist(),
+        watch.remaining().tolist(),
+        watch.n_charges,
+        watch.limits.tolist(),
+        tuple(watch.ledger.charges),
+    )

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The planned accountant: tighter than a filter, and only what was planned."""
+
+import itertools
+import json
+import math
+
+import dp_accounting as dpa
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import optimize
+from scipy.special import log_ndtr, ndtr
+
+from armijo.errors import BudgetExceeded, LedgerError, UnchargedAccess
+from armijo.privacy.above_threshold import AboveThreshold
+from armijo.privacy.accountant import SEEDED
+from armijo.privacy.budget import Budget, best_order, rdp_limit, rdp_to_epsilon
+from armijo.privacy.ledger import Ledger
+from armijo.privacy.mechanisms import (
+    Composed,
+    Gaussian,
+    Laplace,
+    NoisyMax,
+    PureDP,
+    Repeated,
+)
+from armijo.privacy.planned import (
+    PlannedAccountant,
+    fold_gaussians,
+    planned_epsilon,
+)
+from armijo.privacy.subsampling import Subsampled
+from tests.privacy.accounts import BUDGET, STEP, snapshot
+from tests.privacy.contract import NOT_POSITIVE, refused
+
+FIRST = Subsampled(Gaussian(noise_scale=9.0), 0.1)
+SECOND = Subsampled(Gaussian(noise_scale=12.0), 0.1)
+
+
+def gaussian_epsilon(noise: float, delta: float) -> float:
+    """Exact epsilon of one Gaussian release (Balle and Wang 2018, Theorem 8)."""
+    shift = 1 / noise
+
+    def excess(epsilon: float) -> float:
+        up, down = shift / 2 - epsilon / shift, -shift / 2 - epsilon / shift
+        return float(ndtr(up) - math.exp(epsilon + float(log_ndtr(down)))) - delta
+
+    top = shift**2 / 2 + shift * math.sqrt(2 * math.log(1 / delta)) + 1.0
+    return float(optimize.brentq(excess, 0.0, top))
+
+
+def pld_epsilon(
+    rate: float, noise: float, steps: int, delta: float, width: float = 1e-4
+) -> float:
+    """Epsilon of a sampled Gaussian by the privacy loss distribution."""
+    event = dpa.GaussianDpEvent(noise)
+    if rate < 1:
+        event = dpa.PoissonSampledDpEvent(rate, event)
+    accountant = PLDAccountant(value_discretization_interval=width)
+    accountant.compose(event, steps)
+    return float(accountant.get_epsilon(delta))
+
+
+def sampled(rate: float, *noises: float) -> Subsampled:
+    """Gaussians on one batch."""
+    parts = tuple(Gaussian(noise_scale=noise) for noise in noises)
+    return Subsampled(parts[0] if len(parts) == 1 else Composed(parts), rate)
+
+
+@given(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=5))
+def test_gaussians_fold_into_one(noises):
+    parts = tuple(Gaussian(noise_scale=2 * s, sensitivity=2.0) for s in noises)
+    folded = fold_gaussians(Composed(parts))
+    assert isinstance(folded, Gaussian)
+    expected = sum(noise**-2 for noise in noises) ** -0.5
+    assert folded.noise_multiplier == pytest.approx(expected, rel=1e-12)
+    orders = np.array([2.0, 30.0])
+    np.testing.assert_allclose(folded.rdp(orders), Composed(parts).rdp(orders))
+
+
+def test_nested_gaussians_fold_and_others_stay():
+    gaussian, pure = Gaussian(noise_scale=2.0), PureDP(0.1)
+    nested = Composed((Composed((gaussian, gaussian)), gaussian))
+    assert fold_gaussians(nested).rho == pytest.approx(3 * gaussian.rho, rel=1e-14)
+    assert fold_gaussians(gaussian) is gaussian
+    assert fold_gaussians(pure) is pure
+    mixed = fold_gaussians(Composed((Composed((gaussian, gaussian)), pure)))
+    assert isinstance(mixed, Composed)
+    assert mixed.mechanisms[1] is pure
+    silent = Composed((gaussian, Gaussian(noise_scale=0.0)))
+    assert fold_gaussians(silent).noise_scale == 0.0
+
+
+# rate, noise of the gradient and of the search, steps; Renyi and PLD at delta 1e-8.
+PUBLISHED = [
+    (0.1, 10.0, 20.0, 200, 0.865442, 0.814999),
+    (1 / 200, 0.8, 2.4, 2000, 4.773304, 3.988471),
+]
+
+
+@pytest.mark.parametrize(("rate", "first", "second", "steps", "rdp", "pld"), PUBLISHED)
+def test_published_gaussian_search(rate, first, second, steps, rdp, pld):
+    step = sampled(rate, first, second)
+    found, name = planned_epsilon([(step, steps)], 1e-8)
+    assert name == "planned-pld"
+    # A finer discretization than the published one saves a little.
+    assert found == pytest.approx(pld, rel=5e-3)
+    assert found <= pld
+    orders = np.arange(2.0, 200.0)
+    by_renyi = rdp_to_epsilon(orders, steps * step.rdp(orders), 1e-8).min()
+    assert by_renyi == pytest.approx(rdp, rel=2e-6)
+
+
+GRID = [
+    (0.001, 0.9, 1),
+    (0.001, 2.0, 1000),
+    (0.02, 1.2, 40),
+    (0.02, 8.0, 1000),
+    (0.3, 3.0, 1),
+    (0.3, 30.0, 1000),
+    (1.0, 20.0, 40),
+]
+LARGE_GRID = list(
+    itertools.product([0.001, 0.01, 0.1], [0.8, 1.5, 10.0], [1, 100, 3000])
+)
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "steps"),
+    [*GRID, *(pytest.param(*each, marks=pytest.mark.slow) for each in LARGE_GRID)],
+)
+def test_agrees_with_dp_accounting(rate, noise, steps):
+    found, name = planned_epsilon([(sampled(rate, noise), steps)], 1e-6)
+    assert name == "planned-pld"
+    # Small epsilons need a finer discretization than the default of 1e-4.
+    reference = pld_epsilon(rate, noise, steps, 1e-6, min(1e-4, found / 1000))
+    assert found == pytest.approx(reference, rel=5e-3)
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.05])
+def test_small_epsilon_is_not_lost_to_the_discretization(rate):
+    found, _ = planned_epsilon([(sampled(rate, 15.0), 20)], 1e-6)
+    fine = pld_epsilon(rate, 15.0, 20, 1e-6, width=found / 5000)
+    assert fine * (1 - 1e-6) <= found <= fine * 1.005
+
+
+@pytest.mark.parametrize(("noise", "steps"), [(1.0, 1), (9.0, 12), (90.0, 12)])
+def test_whole_data_agrees_with_the_exact_gaussian(noise, steps):
+    exact = gaussian_epsilon(noise / math.sqrt(steps), 1e-7)
+    for plan in (
+        [(Gaussian(noise_scale=noise), steps)],
+        [(sampled(1.0, noise), steps)],
+        [(Composed((Gaussian(noise_scale=noise),) * steps), 1)],
+    ):
+        found, name = planned_epsilon(plan, 1e-7)
+        assert name == "planned-pld"
+        assert exact * (1 - 1e-6) <= found <= exact * (1 + 2e-3)
+
+
+def test_laplace_has_a_privacy_loss_distribution():
+    found, name = planned_epsilon(
+        [(Laplace(noise_scale=6.0, sensitivity=2.0), 1)], 1e-9
+    )
+    assert name == "planned-pld"
+    assert found == pytest.approx(1 / 3, rel=1e-3)
+    sampled_once, _ = planned_epsilon(
+        [(Subsampled(Laplace(noise_scale=3.0), 0.1), 1)], 1e-9
+    )
+    assert sampled_once == pytest.approx(math.log1p(0.1 * math.expm1(1 / 3)), rel=1e-2)
+
+
+WITHOUT_PLD = [
+    STEP,
+    AboveThreshold.laplace(0.1),
+    Subsampled(Composed((Gaussian(noise_scale=3.0), Laplace(noise_scale=3.0))), 0.1),
+    NoisyMax(0.1),
+    PureDP(0.1),
+    Repeated(Gaussian(noise_scale=30.0), 3),
+]
+
+
+@pytest.mark.parametrize("mechanism", WITHOUT_PLD, ids=repr)
+def test_others_fall_back_to_renyi_curves(mechanism):
+    plan = [(FIRST, 5), (mechanism, 4)]
+    found, name = planned_epsilon(plan, 1e-6)
+    assert name == "planned-rdp"
+    orders = np.arange(2.0, 1500.0)
+    total = 5 * FIRST.rdp(orders) + 4 * mechanism.rdp(orders)
+    best = rdp_to_epsilon(orders, total, 1e-6).min()
+    assert best * (1 - 1e-9) <= found <= best * (1 + 1e-3)
+
+
+def test_composition_on_all_rows_is_composed():
+    both = Composed((Gaussian(noise_scale=5.0), Laplace(noise_scale=9.0)))
+    together, name = planned_epsilon([(both, 3)], 1e-6)
+    apart, _ = planned_epsilon([(part, 3) for part in both.mechanisms], 1e-6)
+    assert name == "planned-pld"
+    assert together == pytest.approx(apart, rel=1e-3)
+
+
+@pytest.mark.parametrize(("rate", "noise", "steps"), [(0.1, 4.0, 50), (0.01, 1.0, 500)])
+def test_tighter_than_renyi(rate, noise, steps):
+    step = sampled(rate, noise)
+    orders = np.arange(2.0, 300.0)
+    by_renyi = rdp_to_epsilon(orders, steps * step.rdp(orders), 1e-6).min()
+    assert planned_epsilon([(step, steps)], 1e-6)[0] < 0.97 * by_renyi
+
+
+@pytest.mark.xfail(reason="the wider grid stops at the orders of epsilon 0.1")
+def test_small_epsilon_is_not_lost_to_a_cap_on_the_order():
+    budget = Budget(epsilon=0.01, delta=1e-10)
+    order = best_order(budget)
+    rho = float(rdp_limit(order, budget)) / order
+    # A part without a loss distribution forces Renyi curves; it costs next to nothing.
+    plan = [(Gaussian.from_rho(rho), 1), (PureDP(1e-9), 1)]
+    found, name = planned_epsilon(plan, budget.delta)
+    assert name == "planned-rdp"
+    assert found == pytest.approx(0.01, rel=1e-3)
+
+
+def test_plan_is_ticked_off_in_order():
+    watch = PlannedAccountant(BUDGET, [(FIRST, 2), (SECOND, 1)])
+    assert watch.guarantee.holds
+    assert watch.guarantee.accountant == "planned-pld"
+    assert watch.planned_epsilon < BUDGET.epsilon
+    assert watch.epsilon_spent() == 0.0
+    assert [watch.charge(m) for m in (FIRST, FIRST, SECOND)] == [0, 1, 2]
+    assert watch.spent.tolist() == [3.0]
+    assert watch.remaining().tolist() == [0.0]
+    assert watch.epsilon_spent() <= BUDGET.epsilon
+
+
+def test_more_than_the_plan_is_refused():
+    watch = PlannedAccountant(BUDGET, [(FIRST, 2)])
+    for _ in range(2):
+        assert watch.affords(FIRST)
+        watch.charge(FIRST)
+    before = snapshot(watch)
+    assert not watch.affords(FIRST)
+    with pytest.raises(BudgetExceeded):
+        watch.charge(FIRST)
+    assert snapshot(watch) == before
+
+
+def test_what_is_not_in_the_plan_is_refused():
+    watch = PlannedAccountant(BUDGET, [(FIRST, 2)])
+    stranger = Subsampled(Gaussian(noise_scale=9.0), 0.11)
+    before = snapshot(watch)
+    for ask in (watch.charge, watch.affords, watch.cost):
+        with pytest.raises(UnchargedAccess, match="not in the plan"):
+            ask(stranger)
+    assert snapshot(watch) == before
+
+
+def test_another_order_is_refused():
+    watch = PlannedAccountant(BUDGET, [(FIRST, 1), (SECOND, 1)])
+    before = snapshot(watch)
+    with pytest.raises(UnchargedAccess, match="Access 0 of the plan is"):
+        watch.charge(SECOND)
+    assert snapshot(watch) == before
+    watch.charge(FIRST)
+    with pytest.raises(UnchargedAccess, match="Access 1 of the plan is"):
+        watch.charge(FIRST)
+    watch.charge(SECOND)
+
+
+@pytest.mark.xfail(reason="affords counts accesses and does not look at the order")
+def test_affords_agrees_with_charge_on_the_order():
+    watch = PlannedAccountant(BUDGET, [(FIRST, 1), (SECOND, 1)])
+    assert watch.affords(FIRST)
+    assert not watch.affords(SECOND)
+
+
+def test_a_mechanism_may_come_twice():
+    watch = PlannedAccountant(BUDGET, [(FIRST, 1), (SECOND, 1), (FIRST, 1)])
+    for mechanism in (FIRST, SECOND, FIRST):
+        watch.charge(mechanism)
+    assert watch.n_charges == 3
+
+
+def test_batches_are_consumed_once():
+    watch = PlannedAccountant(BUDGET, [(FIRST, 3)])
+    watch.charge(FIRST, batch=0)
+    with pytest.raises(UnchargedAccess, match="charge batch 0"):
+        watch.charge(FIRST, batch=0)
+    assert watch.n_charges == 1
+
+
+def test_plan_over_budget_is_refused_at_once():
+    opened = []
+    with pytest.raises(BudgetExceeded, match=r"costs epsilon .*, the budget is 1;"):
+        PlannedAccountant(BUDGET, [(FIRST, 20_000)], ledger=opened.append)
+    with pytest.raises(BudgetExceeded, match="epsilon inf"):
+        PlannedAccountant(
+            BUDGET, [(Gaussian(noise_scale=0.0), 1)], ledger=opened.append
+        )
+    assert not opened
+
+
+def test_search_is_planned_with_renyi_curves():
+    watch = PlannedAccountant(BUDGET, [(STEP, 3)])
+    assert watch.guarantee.accountant == "planned-rdp"
+    watch.charge(STEP)
+    assert watch.n_charges == 1
+
+
+def test_seeded_randomness_voids_the_promise():
+    watch = PlannedAccountant(BUDGET, [(FIRST, 1)], insecure_deterministic=True)
+    assert watch.guarantee.broken_premises == (SEEDED,)
+
+
+def test_reopened_plan_goes_on_where_it_was(tmp_path):
+    def opened(plan):
+        return PlannedAccountant(
+            BUDGET,
+            plan,
+            ledger=lambda header: Ledger.open(tmp_path / "run.ledger", header=header),
+        )
+
+    plan = [(FIRST, 1), (SECOND, 2)]
+    watch = opened(plan)
+    watch.charge(FIRST)
+    state = json.dumps(watch.state_dict())
+    watch.ledger.close()
+    again = opened(plan)
+    assert json.dumps(again.state_dict()) == state
+    with pytest.raises(UnchargedAccess):
+        again.charge(FIRST)
+    again.charge(SECOND)
+    again.ledger.close()
+    with pytest.raises(LedgerError, match="limits"):
+        opened([(FIRST, 1), (SECOND, 3)])
+
+
+@pytest.mark.xfail(reason="the header holds the length of the plan, not the plan")
+def test_ledger_of_another_plan_of_the_same_length_is_refused(tmp_path):
+    def opened(plan):
+        return PlannedAccountant(
+            BUDGET,
+            plan,
+            ledger=lambda header: Ledger.open(tmp_path / "run.ledger", header=header),
+        )
+
+    watch = opened([(FIRST, 1), (SECOND, 1)])
+    watch.charge(FIRST)
+    watch.ledger.close()
+    with pytest.raises(LedgerError):
+        opened([(SECOND, 1), (FIRST, 1)])
+
+
+def test_empty_plan_is_refused():
+    with pytest.raises(ValueError, match="at least one access"):
+        PlannedAccountant(BUDGET, [])
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, 2.0, True, "3", math.nan, None])
+def test_bad_counts_are_refused(count):
+    refused(lambda: PlannedAccountant(BUDGET, [(FIRST, count)]), "count", count)
+
+
+@pytest.mark.parametrize("delta", [*NOT_POSITIVE, 1.0, 2.0], ids=repr)
+def test_bad_delta_is_refused(delta):
+    refused(lambda: planned_epsilon([(FIRST, 1)], delta), "delta", delta)

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows become numbers by the schema alone, and what does not fit is refused."""
+
+import dataclasses
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from armijo.errors import TableError
+from armijo.tables import (
+    Categorical,
+    Label,
+    Numeric,
+    Schema,
+    category_text,
+    encode,
+    read_table,
+)
+
+# A shared machine may be slow; that is no failure.
+RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def with_column(schema, column):
+    columns = [column if c.name == column.name else c for c in schema.columns]
+    return dataclasses.replace(schema, columns=columns)
+
+
+def test_the_encoding_by_hand(frame, schema):
+    X, y = encode(frame, schema)
+    np.testing.assert_array_equal(X, [[0.5, 0, 1, 0], [0.17, 1, 0, 0], [1.0, 0, 0, 1]])
+    np.testing.assert_array_equal(y, [1, 0, 1])
+    assert X.dtype == np.float64 and y.dtype == np.int64 and X.flags.c_contiguous
+
+
+def test_the_order_of_columns_and_the_index_do_not_matter(frame, schema):
+    turned = frame[frame.columns[::-1]].set_axis([7, 7, 7], axis=0)
+    for one, other in zip(encode(frame, schema), encode(turned, schema), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_frame_is_left_alone(frame, schema):
+    frame["age"] = frame["age"].astype(float)
+    before = frame.copy()
+    encode(frame, schema)
+    pd.testing.assert_frame_equal(frame, before)
+
+
+def test_ignored_columns_and_the_target_of_a_prediction_may_be_absent(frame, schema):
+    expected = encode(frame, schema)[0]
+    for names in (["note"], ["income"], ["note", "income"], []):
+        X, y = encode(frame.drop(columns=names), schema, with_target=False)
+        np.testing.assert_array_equal(X, expected)
+        assert y is None
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"age": "Age"}, r"lacks 'age' \(did you mean 'Age'\?\) and it has 'Age'"),
+        ({"income": "z"}, "lacks 'income' and it has 'z'"),
+        (
+            {"age": "39", "workclass": "Private", "note": "1", "income": "No"},
+            "begin with a line of column names",
+        ),
+        ({"note": "extra"}, "it has 'extra', which the schema does not name"),
+        ({"note": "age"}, "names to be text and to differ"),
+        ({"note": 3}, "names to be text and to differ"),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(frame, schema, names, message):
+    with pytest.raises(TableError, match=message):
+        encode(frame.rename(columns=names), schema)
+
+
+def test_many_missing_columns_are_counted(schema):
+    columns = [*(Numeric(f"x{i}", 0, 1) for i in range(9)), schema.label]
+    wide = Schema(columns=columns, target="income")
+    with pytest.raises(TableError, match="'x4' and 4 more"):
+        encode(pd.DataFrame({"income": ["<=50K"]}), wide)
+
+
+def test_a_frame_without_rows_is_refused(frame, schema):
+    with pytest.raises(TableError, match="an empty table"):
+        encode(frame.iloc[:0], schema)
+
+
+@pytest.mark.parametrize(
+    ("ages", "message"),
+    [
+        ([1, np.nan, np.nan], r"2 of 3 cells missing \(NaN\).*'nan' in data row 2"),
+        ([1, 2, np.inf], "1 of 3 cells infinite.*'inf' in data row 3"),
+        (["1", "-inf", "2"], "1 of 3 cells infinite"),
+        (["1", "", "2"], "1 of 3 cells missing"),
+        (["1", "NA", "2"], "1 of 3 cells missing"),
+        (["1", "2", "old"], "1 of 3 cells no number; the first is 'old' in data row 3"),
+        (["1", "2", "3,5"], "'3,5' in data row 3"),
+        ([True, False, True], "3 of 3 cells no number"),
+        (pd.to_datetime(["2020-01-01"] * 3), "3 of 3 cells no number"),
+        ([[1], [2], [3]], "3 of 3 cells no number"),
+    ],
+)
+def test_bad_numbers_are_refused(frame, schema, ages, message):
+    frame["age"] = ages
+    with pytest.raises(TableError, match=message) as caught:
+        encode(frame, schema)
+    assert "column 'age'" in str(caught.value)
+
+
+def test_missing_numbers_take_the_public_value_and_infinite_ones_do_not(frame, schema):
+    filled = with_column(schema, Numeric("age", 0, 100, missing=25))
+    frame["age"] = [np.nan, 50.0, -3.0]
+    np.testing.assert_array_equal(encode(frame, filled)[0][:, 0], [0.25, 0.5, 0.0])
+    frame["age"] = [np.inf, 50.0, -3.0]
+    with pytest.raises(TableError, match="infinite"):
+        encode(frame, filled)
+
+
+@pytest.mark.parametrize(
+    ("column", "cells", "message"),
+    [
+        ("workclass", ["private", "Private", "Private"], "mean 'Private'"),
+        ("workclass", ["Private", "x", "y"], "2 of 3 cells not declared: 'x', 'y'"),
+        ("workclass", ["Private", None, "Private"], 'missing.*\'zero|"zero"'),
+        ("workclass", ["Private", " ", "Private"], "1 of 3 cells missing"),
+        ("workclass", [["Private"], ["x"], ["y"]], "3 of 3 cells not declared"),
+        ("income", [">50K", "> 50K", ">50K"], "mean '>50K'.*'> 50K' in data row 2"),
+        ("income", [">50K", None, None], "2 of 3 cells missing"),
+    ],
+)
+def test_cells_that_were_not_declared_are_refused(
+    frame, schema, column, cells, message
+):
+    frame[column] = cells
+    with pytest.raises(TableError, match=message) as caught:
+        encode(frame, schema)
+    assert f"column '{column}'" in str(caught.value)
+
+
+def test_unknown_and_missing_categories_can_be_zeros(frame, schema):
+    loose = with_column(schema, Categorical("workclass", ("Private",), unknown="zero"))
+    frame["workclass"] = ["Private", "other", None]
+    np.testing.assert_array_equal(encode(frame, loose)[0][:, 1], [1, 0, 0])
+
+
+def test_one_class_alone_is_no_error_here(frame, schema):
+    frame["income"] = "<=50K"
+    np.testing.assert_array_equal(encode(frame, schema)[1], [0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        pd.Series([1, 2, 1]),
+        pd.Series([1.0, 2.0, 1.0], dtype="float32"),
+        pd.Series([1, 2, 1], dtype="Int64"),
+        pd.Series([1, 2, 1], dtype="category"),
+        pd.Series(["1", "2.0", " 1 "]),
+        pd.Series([1, "2", Decimal("1.0")], dtype=object),
+    ],
+)
+def test_numbers_as_categories_are_one_whatever_their_type(cells):
+    schema = Schema(
+        columns=(Categorical("a", (1, "2")), Label("y", (2.0, 1))), target="y"
+    )
+    X, y = encode(pd.DataFrame({"a": cells, "y": cells}), schema)
+    np.testing.assert_array_equal(X, [[1, 0], [0, 1], [1, 0]])
+    np.testing.assert_array_equal(y, [1, 0, 1])
+
+
+def test_truth_values_are_categories(tmp_path):
+    schema = Schema(
+        columns=(Categorical("a", (True, False)), Label("y", ("u", "v"))), target="y"
+    )
+    frame = pd.DataFrame({"a": [True, False], "y": ["u", "v"]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    for table in (frame, read_table(tmp_path / "t.csv")):
+        np.testing.assert_array_equal(encode(table, schema)[0], [[1, 0], [0, 1]])
+
+
+# Pandas writes a lone carriage return without quotes, where it ends the row.
+text = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), min_size=1
+)
+levels = st.lists(
+    text.map(category_text).filter(bool), min_size=2, max_size=6, unique=True
+)
+floats = st.floats(allow_nan=False, allow_infinity=False)
+bounds = st.lists(st.floats(-1e300, 1e300), min_size=2, max_size=2, unique=True)
+
+
+@st.composite
+def tables(draw):
+    """Return a frame of several types and a schema it fits."""
+    size = draw(st.integers(1, 8))
+
+    def column(cells):
+        return draw(st.lists(cells, min_size=size, max_size=size))
+
+    categories, classes = draw(levels), draw(levels)
+    small, large = sorted(draw(bounds))
+    frame = pd.DataFrame(
+        {
+            "number": column(floats),
+            "whole": pd.array(column(st.integers(-(2**60), 2**60)), dtype="int64"),
+            "text": column(st.sampled_from(categories)),
+            "code": pd.array(column(st.none() | st.integers(0, 3)), dtype="Int64"),
+            "flag": column(st.booleans()),
+            "y": column(st.sampled_from(classes)),
+        }
+    )
+    columns = (
+        Numeric("number", small, large),
+        Numeric("whole", -(2.0**59), 2.0**59),
+        Categorical("text", tuple(categories)),
+        Categorical("code", (0, 1, 2), unknown="zero"),
+        Categorical("flag", (False, True)),
+        Label("y", tuple(classes)),
+    )
+    return frame, Schema(columns=columns, target="y")
+
+
+@settings(RELAXED, max_examples=40)
+@given(table=tables())
+def test_csv_and_parquet_give_the_same_rows(tmp_path_factory, table):
+    frame, schema = table
+    folder = tmp_path_factory.mktemp("tables")
+    frame.to_csv(folder / "t.csv", index=False)
+    frame.to_csv(folder / "t.csv.gz", index=False, sep=";")
+    frame.to_parquet(folder / "t.parquet")
+    X, y = encode(frame, schema)
+    for name in ("t.csv", "t.csv.gz", "t.parquet"):
+        again = encode(read_table(folder / name), schema)
+        np.testing.assert_array_equal(again[0], X)
+        np.testing.assert_array_equal(again[1], y)
+
+
+@settings(RELAXED, max_examples=60)
+@given(table=tables())
+def test_features_are_in_the_unit_interval_and_each_row_stands_alone(table):
+    frame, schema = table
+    X, y = encode(frame, schema)
+    assert X.shape == (len(frame), len(schema.feature_names))
+    assert (X >= 0).all() and (X <= 1).all()
+    assert [schema.classes[place] for place in y] == list(frame["y"])
+    alone = encode(frame.iloc[-1:], schema)
+    np.testing.assert_array_equal(alone[0], X[-1:])

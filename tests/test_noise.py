@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Noise: the laws, the exactness of single decisions, choices and Poisson coins.
+
+Statistical tests use fixed seeds. Right laws must have a p-value above 1e-4, wrong
+ones (scale off by 2/3 or 3/2) one below 1e-12.
+"""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from armijo.noise import (
+    EXACT_UP_TO,
+    SeededBits,
+    default_noise,
+    exponential_choice,
+    fast_gaussian,
+    poisson_coins,
+    rounded_gaussian,
+    rounded_laplace,
+)
+from armijo.noise.lattice import _exact_exponent, _float_exponent
+from armijo.noise.lazy import (
+    GUARD,
+    LazyUniform,
+    e_folds,
+    exp_bounds,
+    is_below_exp,
+    rational,
+    uniform_below,
+)
+
+ACCEPT, REJECT = 1e-4, 1e-12
+LARGEST_WORD = 2**64 - 1
+
+
+class ScriptedBits:
+    """Words in a given order; asking for more than were given is an error."""
+
+    def __init__(self, words: Sequence[int] = (), short: Sequence[int] = ()) -> None:
+        self.words, self.short = list(words), list(short)
+
+    def uint64(self, n: int) -> np.ndarray:
+        taken, self.words = self.words[:n], self.words[n:]
+        assert len(taken) == n, "script has ended"
+        return np.array(taken, dtype=np.uint64)
+
+    def uint16(self, n: int) -> np.ndarray:
+        taken, self.short = self.short[:n], self.short[n:]
+        assert len(taken) == n, "script has ended"
+        return np.array(taken, dtype=np.uint16)
+
+
+FAMILIES = [
+    pytest.param(rounded_laplace, stats.laplace, id="laplace"),
+    pytest.param(rounded_gaussian, stats.norm, id="gaussian"),
+    pytest.param(fast_gaussian, stats.norm, id="fast"),
+]
+EXACT = FAMILIES[:2]
+
+
+def law_p_value(draws: np.ndarray, law: stats.rv_continuous, scale: float) -> float:
+    """Chi-square of integers against ``law`` at half-integers; both tails lumped."""
+    edges = np.arange(-10 * scale - 2, 10 * scale + 3) - 0.5
+    usable = np.flatnonzero(np.diff(law.cdf(edges, scale=scale)) * draws.size >= 10)
+    full = np.array([-np.inf, *edges[usable[0] : usable[-1] + 2], np.inf])
+    expected = np.diff(law.cdf(full, scale=scale)) * draws.size
+    observed = np.histogram(draws, full)[0]
+    return float(stats.chisquare(observed, expected, sum_check=False).pvalue)
+
+
+@pytest.mark.parametrize("scale", [1, 2, 5])
+@pytest.mark.parametrize(("sampler", "law"), FAMILIES)
+def test_small_scales_have_the_rounded_law(sampler, law, scale):
+    draws = sampler(scale, 200_000, SeededBits(scale))
+    assert law_p_value(draws, law, scale) > ACCEPT
+
+
+@pytest.mark.parametrize("scale", [1, 2, 5])
+@pytest.mark.parametrize(("sampler", "law"), EXACT)
+def test_exact_arithmetic_alone_has_the_rounded_law(sampler, law, scale):
+    draws = sampler(scale, 2_000, SeededBits(10 + scale), _guard=1.0)
+    assert law_p_value(draws, law, scale) > ACCEPT
+
+
+@pytest.mark.parametrize(("sampler", "law"), FAMILIES)
+def test_wrong_scales_are_rejected(sampler, law):
+    draws = sampler(6, 20_000, SeededBits(1))
+    assert law_p_value(draws, law, 6) > ACCEPT
+    assert law_p_value(draws, law, 4) < REJECT
+    assert law_p_value(draws, law, 9) < REJECT
+
+
+@pytest.mark.parametrize("scale", [6 * 2**24, 2**50])
+@pytest.mark.parametrize(("sampler", "law"), FAMILIES)
+def test_kolmogorov_smirnov_tells_large_scales_apart(sampler, law, scale):
+    draws = sampler(scale, 20_000, SeededBits(2)).astype(float)
+    for factor, accepted in ((1.0, True), (2 / 3, False), (3 / 2, False)):
+        p_value = stats.kstest(draws, law(scale=factor * scale).cdf).pvalue
+        assert p_value > ACCEPT if accepted else p_value < REJECT
+
+
+@pytest.mark.parametrize(("sampler", "law"), FAMILIES)
+def test_signs_are_fair_and_tell_nothing_of_the_size(sampler, law):
+    draws = sampler(50, 50_000, SeededBits(4))
+    draws = draws[draws != 0]
+    small = np.abs(draws) < 40
+    table = [
+        [np.sum(s & (draws > 0)), np.sum(s & (draws < 0))] for s in (small, ~small)
+    ]
+    assert stats.binomtest(int(np.sum(draws > 0)), draws.size).pvalue > ACCEPT
+    assert stats.chi2_contingency(table).pvalue > ACCEPT
+
+
+@pytest.mark.parametrize("scale", [1, 4])
+def test_laplace_is_zero_with_the_exact_chance(scale):
+    draws = rounded_laplace(scale, 100_000, SeededBits(scale))
+    zeros = int(np.sum(draws == 0))
+    chance = -math.expm1(-1 / (2 * scale))
+    assert stats.binomtest(zeros, draws.size, chance).pvalue > ACCEPT
+    discrete = math.tanh(1 / (2 * scale))
+    assert stats.binomtest(zeros, draws.size, discrete).pvalue < ACCEPT
+
+
+@settings(max_examples=30, deadline=None)
+@given(scale=st.integers(1, 2**50), seed=st.integers(0, 2**32))
+@pytest.mark.parametrize("sampler", [rounded_laplace, rounded_gaussian])
+def test_float_and_exact_decisions_agree_bit_by_bit(sampler, scale, seed):
+    fast = sampler(scale, 15, SeededBits(seed))
+    exact = sampler(scale, 15, SeededBits(seed), _guard=1.0)
+    np.testing.assert_array_equal(fast, exact)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    scale=st.integers(1, 2**50),
+    place=st.floats(0, 1, exclude_max=True),
+    v=st.integers(0, 27),
+    offset=st.integers(0, LARGEST_WORD),
+)
+def test_float_error_stays_far_below_the_guard(scale, place, v, offset):
+    u = int(place * scale)
+    exponent = _exact_exponent(u, v, scale, LazyUniform(offset, ScriptedBits()))
+    smallest, largest = exp_bounds(*exponent(64), 40)
+    arrays = np.array([u]), np.array([v]), np.array([offset], dtype=np.uint64)
+    value = Fraction(float(np.exp(-_float_exponent(*arrays, scale))[0]))
+    assert smallest - Fraction(GUARD) / 32 < value < largest + Fraction(GUARD) / 32
+
+
+def inverse_e_words(count: int) -> list[int]:
+    """The binary digits of exp(-1) in 64-bit words, from its alternating series."""
+    total = sum(Fraction((-1) ** n, math.factorial(n)) for n in range(80))
+    digits = math.floor(total * 2 ** (64 * count))
+    return [(digits >> (64 * (count - 1 - i))) & LARGEST_WORD for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("later", "expected"),
+    [
+        (lambda w: [w[1] - 1], True),
+        (lambda w: [w[1] + 1], False),
+        (lambda w: [w[1], 0], True),
+        (lambda w: [w[1], w[2] - 1], True),
+        (lambda w: [w[1], w[2] + 1], False),
+        (lambda w: [w[1], w[2], LARGEST_WORD], False),
+    ],
+)
+def test_ties_are_decided_by_the_bits_that_follow(later, expected):
+    words = inverse_e_words(4)
+    bits = ScriptedBits(later(words))
+    assert is_below_exp(LazyUniform(words[0], bits), rational(1)) is expected
+    assert bits.words == []
+
+
+@pytest.mark.parametrize(("step", "expected"), [(-1, 2), (1, 1)])
+def test_laplace_draw_that_hangs_on_the_second_word(step, expected):
+    # At scale 1 every u is 0 (kept for certain, coin 0), the low bit 0 means plus, and
+    # the coin 0 says "not zero"; v is 1 if U < exp(-1), which 64 bits leave open.
+    proposals = 18
+    first, second = inverse_e_words(2)
+    folds = [first] + [LARGEST_WORD] * (proposals - 1)
+    block = [0] * proposals + folds + [0] * (2 * proposals)
+    bits = ScriptedBits([*block, second + step])
+    assert rounded_laplace(1, 1, bits).tolist() == [expected]
+    assert bits.words == []
+
+
+@pytest.mark.parametrize(
+    ("sampler", "proposals", "expected"),
+    [(rounded_laplace, 18, 3), (rounded_gaussian, 24, 2)],
+)
+def test_words_of_the_incomplete_round_are_passed_over(sampler, proposals, expected):
+    # 2**64 = 4 mod 6, so the last word is refused; it would have meant minus, u = 1.
+    places = [LARGEST_WORD] + [4] * (proposals - 1)
+    folds = [LARGEST_WORD] * proposals
+    bits = ScriptedBits(places + folds + [0] * (2 * proposals))
+    assert sampler(3, 1, bits).tolist() == [expected]
+    assert bits.words == []
+
+
+def test_gaussian_exponent_refines_its_offset_with_the_coin():
+    # u = v = 0, scale 1: the exponent is 1 + h**2/2, with h between 0 and 2**-64.
+    words = inverse_e_words(2)
+    offset = LazyUniform(2**63, ScriptedBits([0]))
+    coin = LazyUniform(words[0], ScriptedBits([words[1] - 1]))
+    assert is_below_exp(coin, _exact_exponent(0, 0, 1, offset)) is True
+    assert (offset.length, coin.length) == (128, 128)
+
+
+def test_hopeless_coins_are_decided_without_their_exponential():
+    huge = rational(10**5000)
+    assert is_below_exp(LazyUniform(1, ScriptedBits()), huge) is False
+    bits = ScriptedBits([0, 0, 5])
+    assert is_below_exp(LazyUniform(0, bits), huge) is False
+    assert bits.words == []
+    assert is_below_exp(LazyUniform(LARGEST_WORD, ScriptedBits()), rational(0)) is True
+
+
+@given(st.fractions(0, 60, max_denominator=10**6), st.integers(12, 60))
+def test_exp_bounds_enclose_tightly(x, digits):
+    low, high = exp_bounds(x, x, digits)
+    finer = exp_bounds(x, x, digits + 40)
+    assert low <= finer[0] <= finer[1] <= high
+    assert high - low <= high * Fraction(10) ** (2 - digits) * (1 + x)
+    assert float(low) == pytest.approx(math.exp(-x), rel=1e-9)
+
+
+@pytest.mark.parametrize("guard", [GUARD, 1.0])
+def test_e_folds_count_the_powers_above(guard):
+    numbers = (0.9, 0.37, 0.36, 0.02, 1e-11)
+    # The word 1 leaves U between 2**-64 and 2**-63, and exp(-44) lies there too.
+    words = np.array([int(u * 2**64) for u in numbers] + [1, 1], dtype=np.uint64)
+    bits = ScriptedBits([0, LARGEST_WORD])
+    expected = [math.floor(-math.log(u)) for u in numbers]
+    assert e_folds(words, bits, guard).tolist() == [*expected, 44, 43]
+    assert bits.words == []
+
+
+def test_uniform_integers_reject_the_incomplete_last_round():
+    words = np.array([0, 5, LARGEST_WORD - 1, LARGEST_WORD], dtype=np.uint64)
+    numbers, usable = uniform_below(words, 3)
+    assert numbers.tolist()[:3] == [0, 2, 2]
+    assert usable.tolist() == [True, True, True, False]
+    assert uniform_below(words, 2**51)[1].all()
+    # The refused word would have meant index 0.
+    bits = ScriptedBits([LARGEST_WORD, 1, 2, 2, 2, 2] + [0] * 6)
+    assert exponential_choice([0, 0, 0], 1, bits) == 1
+
+
+@pytest.mark.parametrize(("guard", "times"), [(GUARD, 4_000), (1.0, 1_000)])
+def test_exponential_choice_has_the_softmax_law(guard, times):
+    gaps, scale, bits = [3, 1, 4, 40, 2], 2, SeededBits(5)
+    draws = [exponential_choice(gaps, scale, bits, _guard=guard) for _ in range(times)]
+    weights = np.exp(-np.array(gaps) / scale)
+    counts = np.bincount(draws, minlength=5)
+    keep = [0, 1, 2, 4]
+    expected = weights[keep] / weights[keep].sum() * counts.sum()
+    assert counts[3] == 0
+    assert stats.chisquare(counts[keep], expected).pvalue > ACCEPT
+    assert stats.chisquare(counts[keep], expected[::-1]).pvalue < REJECT
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    gaps=st.lists(st.integers(0, 10**9), min_size=1, max_size=6),
+    power=st.integers(0, 400),
+    seed=st.integers(0, 2**32),
+)
+def test_exponential_choice_knows_only_differences_and_ratios(gaps, power, seed):
+    unit = 10**power
+    scaled = [gap * unit + 7**900 for gap in gaps]
+    plain = exponential_choice(gaps, 10**6, SeededBits(seed))
+    assert exponential_choice(scaled, 10**6 * unit, SeededBits(seed)) == plain
+    assert exponential_choice(gaps, 10**6, SeededBits(seed), _guard=1.0) == plain
+
+
+@pytest.mark.parametrize("rate", [0.005, 0.1, 0.7, 1 / 3])
+def test_inclusion_counts_are_binomial(rate):
+    bits, n = SeededBits(6), 200_000
+    rows = poisson_coins(n, rate, bits)
+    assert stats.binomtest(rows.size, n, rate).pvalue > ACCEPT
+    assert stats.binomtest(rows.size, n, rate * 0.7).pvalue < REJECT
+    sizes = [poisson_coins(100, rate, bits).size for _ in range(3_000)]
+    variance = 100 * rate * (1 - rate)
+    assert np.var(sizes) == pytest.approx(variance, rel=0.15)
+
+
+def test_rows_are_independent_of_each_other():
+    bits, rounds = SeededBits(7), 8_000
+    batches = np.zeros((rounds, 9), dtype=np.int64)
+    for batch in batches:
+        batch[poisson_coins(9, 0.3, bits)] = 1
+    patterns = batches[:, [0, 4, 8]] @ [4, 2, 1]
+    ones = np.array([i.bit_count() for i in range(8)])
+    expected = rounds * 0.3**ones * 0.7 ** (3 - ones)
+    observed = np.bincount(patterns, minlength=8)
+    assert stats.chisquare(observed, expected).pvalue > ACCEPT
+    inclusions = batches.sum(axis=0)
+    z = (inclusions - 0.3 * rounds) / math.sqrt(0.21 * rounds)
+    assert stats.chi2.sf(float(z @ z), 9) > ACCEPT
+
+
+def test_ties_of_poisson_coins_are_resolved_exactly():
+    rate = 0.5 + 2.0**-40
+    bits = ScriptedBits(
+        words=[2**40 - 1, 2**40, 2**40 + 1],
+        short=[0x7FFF, 0x8000, 0x8000, 0x8000, 0x8001],
+    )
+    assert poisson_coins(5, rate, bits).tolist() == [0, 1]
+    assert (bits.words, bits.short) == ([], [])
+    # A rate of 16 bits leaves nothing to refine: U equal to it is not below it.
+    assert poisson_coins(2, 0.5, ScriptedBits(short=[0x8000, 0x7FFF])).tolist() == [1]
+
+
+def test_smallest_rate_needs_all_its_bits():
+    rate, words = 2.0**-1074, 17
+    bits = ScriptedBits(words=[0] * words, short=[0])
+    assert poisson_coins(1, rate, bits).tolist() == [0]
+    assert bits.words == []
+    bits = ScriptedBits(words=[0] * (words - 1) + [2**30], short=[0])
+    assert poisson_coins(1, rate, bits).tolist() == []
+    assert poisson_coins(100_000, 1e-12, SeededBits(8)).size == 0
+
+
+@given(
+    rate=st.floats(0, 1, exclude_min=True, exclude_max=True),
+    nudges=st.lists(st.integers(-1, 1), min_size=1, max_size=8),
+    word=st.integers(0, LARGEST_WORD),
+)
+def test_poisson_coins_compare_the_numbers_they_stand_for(rate, nudges, word):
+    head = math.floor(Fraction(rate) * 2**16)
+    short = [min(max(head + nudge, 0), 2**16 - 1) for nudge in nudges]
+    bits = ScriptedBits(words=[word] * (20 * len(short)), short=short)
+    tail = Fraction(word, LARGEST_WORD)  # the same word for ever
+    values = [(s + tail) / 2**16 for s in short]
+    expected = [i for i, value in enumerate(values) if value < Fraction(rate)]
+    assert poisson_coins(len(short), rate, bits).tolist() == expected
+
+
+def test_full_rate_draws_nothing_and_no_rows_are_no_trouble():
+    assert poisson_coins(4, 1.0, ScriptedBits()).tolist() == [0, 1, 2, 3]
+    assert poisson_coins(0, 0.5, ScriptedBits()).tolist() == []
+    assert poisson_coins(10, 0.5, SeededBits(0)).dtype == np.int64
+
+
+@pytest.mark.parametrize(("sampler", "law"), FAMILIES)
+def test_limits_and_types_of_the_lattice_samplers(sampler, law):
+    assert sampler(0, 3, ScriptedBits()).tolist() == [0, 0, 0]
+    assert sampler(5, 0, SeededBits(0)).tolist() == []
+    for size in (1, 7, 40_001):
+        draws = sampler(np.int64(5), size, SeededBits(0))
+        assert draws.shape == (size,)
+        assert draws.dtype == np.int64
+    for scale in (-1, 2**50 + 1, math.nan):
+        with pytest.raises(ValueError, match=r"Expected scale"):
+            sampler(scale, 3, SeededBits(0))
+    with pytest.raises(ValueError, match="Expected size >= 0, got -1"):
+        sampler(5, -1, SeededBits(0))
+    if sampler is not fast_gaussian:
+        with pytest.raises(ValueError, match="Expected scale to be an integer"):
+            sampler(1.5, 3, SeededBits(0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([], 1), "at least one gap"),
+        (([0, -1], 1), r"Expected gaps\[1\] >= 0, got -1"),
+        (([0.5], 1), r"Expected gaps\[0\] to be an integer"),
+        (([0], 0), "Expected scale >= 1, got 0"),
+    ],
+)
+def test_bad_choices_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        exponential_choice(*arguments, SeededBits(0))
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.5, math.nan, math.inf])
+def test_bad_rates_are_refused(rate):
+    with pytest.raises(ValueError, match=r"Expected .*rate"):
+        poisson_coins(3, rate, SeededBits(0))
+
+
+def test_fast_gaussian_never_takes_the_logarithm_of_zero():
+    furthest = round(1e6 * math.sqrt(2 * 65 * math.log(2)))
+    assert fast_gaussian(1e6, 1, ScriptedBits([0, 0])).tolist() == [furthest]
+    assert fast_gaussian(1e6, 1, ScriptedBits([LARGEST_WORD, 0])).tolist() == [0]
+
+
+def test_default_noise_is_exact_up_to_the_measured_size():
+    assert default_noise(EXACT_UP_TO) == "exact"
+    assert default_noise(EXACT_UP_TO + 1) == "fast"
