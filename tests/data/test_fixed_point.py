@@ -99,6 +99,9 @@ def square(vector: list[int]) -> int:
 @example(batch=(np.full((1, 5), 16, dtype=np.uint8), np.ones((1, 1))), bound=1.0)
 @example(batch=(np.full((1, 3), 1e-24, np.float32), np.full((1, 1), 1e25)), bound=1.0)
 @example(batch=(np.full((1, 3), 1e-163), np.full((1, 1), 1e140)), bound=1e-30)
+# In lattice steps these coefficients overflow, though their products are small.
+@example(batch=(np.full((1, 3), 1e-302), np.full((1, 1), 1e302)), bound=1.0)
+@example(batch=(np.zeros((1, 3)), np.full((1, 1), 1e305)), bound=1.0)
 def test_every_example_keeps_its_bound(build, batch, bound):
     for vector in one_by_one(build, *batch, bound):
         assert square(vector) <= STEPS**2

@@ -22,7 +22,7 @@ from armijo.noise import BitSource, Randomness
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.filter import PrivacyFilter
 from armijo.privacy.ledger import Ledger
-from armijo.privacy.mechanisms import Gaussian, Laplace, Mechanism
+from armijo.privacy.mechanisms import Composed, Gaussian, Laplace, Mechanism
 from armijo.privacy.planned import PlannedAccountant
 from armijo.privacy.subsampling import Subsampled
 from tests.data.gate_doubles import (
@@ -80,13 +80,8 @@ def test_a_batch_is_charged_then_drawn_then_answered():
     assert list(drawn) == ["gradient", "search"]
     (charge,) = data.accountant.ledger.charges
     assert charge.label == "first"
-    assert data.accountant.spent == Subsampled(batch_of(EVERY), 0.5).rdp(
-        data.accountant.orders
-    )
-
-
-def batch_of(mechanisms: tuple[Mechanism, ...]) -> Mechanism:
-    return BatchPlan(mechanisms=mechanisms).mechanism.inner
+    whole = Subsampled(Composed(EVERY), 0.5)
+    assert data.accountant.spent == whole.rdp(data.accountant.orders)
 
 
 def test_the_charge_is_on_disk_before_a_bit_is_drawn(tmp_path: Path):

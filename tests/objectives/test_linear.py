@@ -353,6 +353,11 @@ class TestPenalty:
         w = torch.tensor([3.0, -4.0], dtype=torch.float64)
         assert objective.penalty(w) == 6.25
         assert objective.penalty_gradient(w).tolist() == [1.5, -2.0]
+        step = torch.tensor([1.0, 2.0], dtype=torch.float64)
+        for eta in (2.0, 0.1):
+            moved = objective.penalty(w - eta * step)
+            drop = objective.penalty_drop(w, step)(eta)
+            assert drop == pytest.approx(6.25 - moved, rel=1e-12)
 
     @pytest.mark.parametrize("loss", LOSSES)
     @pytest.mark.parametrize("form", ["loss", "difference"])

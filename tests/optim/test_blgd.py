@@ -49,11 +49,11 @@ class FlatObjective:
             bound=clip,
         )
 
-    def loss_drop_sum(self, w, step, step_size, *, form, clip):
+    def loss_drop_sum(self, w, step, step_size, *, form, clip, offset):
         return BoundedQuery(contributions=lambda rows: np.zeros(rows.size), bound=clip)
 
-    def penalty(self, w):
-        return 0.0
+    def penalty_drop(self, w, step):
+        return lambda eta: 0.0
 
     def penalty_gradient(self, w):
         return torch.full((self.size,), self._penalty, dtype=torch.float64)

@@ -53,11 +53,11 @@ class FlatObjective:
     def gradient_sum(self, w, *, clip):
         return BoundedQuery(contributions=lambda rows: np.zeros((0, 2)), bound=clip)
 
-    def loss_drop_sum(self, w, step, step_size, *, form, clip):
+    def loss_drop_sum(self, w, step, step_size, *, form, clip, offset):
         return BoundedQuery(contributions=lambda rows: np.zeros(0), bound=clip)
 
-    def penalty(self, w):
-        return 0.0
+    def penalty_drop(self, w, step):
+        return lambda eta: 0.0
 
     def penalty_gradient(self, w):
         return torch.zeros(2, dtype=torch.float64)

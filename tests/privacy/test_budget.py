@@ -83,7 +83,7 @@ def test_epsilon_is_never_negative():
 def test_conversion_takes_arrays():
     found = rdp_to_epsilon([2, 31], [0.1, 0.5], 1e-8)
     assert found.shape == (2,)
-    assert found[1] == pytest.approx(0.966766628493, rel=1e-12)
+    assert found[1] == pytest.approx(0.966766628493, rel=1e-12, abs=0.0)
 
 
 # epsilon, then the zCDP budget affordable at delta 1e-8: printed, tight, exact.
@@ -102,13 +102,15 @@ def test_affordable_zero_concentrated_budget(epsilon, printed, tight, exact):
     budget = Budget(epsilon=epsilon, delta=1e-8)
     some = np.linspace(1.5, 2000, 400_000)
     assert np.max(proposition1_limit(some, budget) / some) == pytest.approx(
-        printed, rel=5e-6
+        printed, rel=5e-6, abs=0.0
     )
-    assert np.max(rdp_limit(some, budget) / some) == pytest.approx(tight, rel=5e-6)
+    assert np.max(rdp_limit(some, budget) / some) == pytest.approx(
+        tight, rel=5e-6, abs=0.0
+    )
     order = best_order(budget)
     at_best = float(rdp_limit(order, budget)) / order
     assert tight * (1 - 1e-3) < at_best <= tight * (1 + 5e-6)
-    assert gaussian_epsilon(exact, 1e-8) == pytest.approx(epsilon, rel=1e-6)
+    assert gaussian_epsilon(exact, 1e-8) == pytest.approx(epsilon, rel=1e-6, abs=0.0)
 
 
 REACH = [(0.01, 1e-10), (0.013, 1e-6), (0.05, 1e-8), (1.0, 1e-8), (2.0, 1e-5), (9, 0.1)]

@@ -52,7 +52,9 @@ def test_cost_is_the_curve_at_the_order():
     assert watch.cost(STEP).tolist() == STEP.rdp(np.array([20.0])).tolist()
     assert watch.charge(STEP) == 0
     assert watch.charge(STEP) == 1
-    assert watch.spent[0] == pytest.approx(2 * float(STEP.rdp(20.0)), rel=1e-15)
+    assert watch.spent[0] == pytest.approx(
+        2 * float(STEP.rdp(20.0)), rel=1e-15, abs=0.0
+    )
     assert watch.remaining()[0] == watch.limits[0] - watch.spent[0]
 
 
@@ -251,7 +253,9 @@ def test_unusable_orders_are_dropped():
     assert watch.header()["orders"] == [250.0]
     # Its share of delta stays what it was: nothing is inherited from the others.
     own = Budget(epsilon=0.1, delta=0.8e-8)
-    assert watch.limits[0] == pytest.approx(float(rdp_limit(250, own)), rel=1e-15)
+    assert watch.limits[0] == pytest.approx(
+        float(rdp_limit(250, own)), rel=1e-15, abs=0.0
+    )
 
 
 def test_no_usable_order_is_refused():

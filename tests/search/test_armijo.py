@@ -49,15 +49,15 @@ class CountingObjective:
         self.drop_at = drop_at
         self.evaluated = []
 
-    def loss_drop_sum(self, w, step, step_size, *, form, clip):
+    def loss_drop_sum(self, w, step, step_size, *, form, clip, offset):
         def contributions(rows):
             self.evaluated.append(step_size)
             return np.full(rows.size, self.drop_at(step_size))
 
-        return BoundedQuery(contributions=contributions, bound=clip)
+        return BoundedQuery(contributions=contributions, bound=clip, offset=offset)
 
-    def penalty(self, w):
-        return 0.0
+    def penalty_drop(self, w, step):
+        return lambda eta: 0.0
 
 
 def choose(search, batch, objective, *, w=None, direction=None, **settings):
@@ -153,15 +153,20 @@ class TestBounds:
         seen = []
 
         class Spy(CountingObjective):
-            def loss_drop_sum(self, w, step, step_size, *, form, clip):
-                seen.append((w.tolist(), step.tolist(), step_size, form, clip))
-                return super().loss_drop_sum(w, step, step_size, form=form, clip=clip)
+            def loss_drop_sum(self, w, step, step_size, **asked):
+                seen.append((w.tolist(), step.tolist(), step_size, asked))
+                return super().loss_drop_sum(w, step, step_size, **asked)
 
         search = ArmijoSearch(form="difference", shrink=0.5, max_tries=2)
         choose(search, RecordingBatch(), Spy(), w=vector(1, 2))
         assert seen == [
-            ([1.0, 2.0], [3.0, 4.0], 2.0, "difference", 30.0),
-            ([1.0, 2.0], [3.0, 4.0], 1.0, "difference", 15.0),
+            (
+                [1.0, 2.0],
+                [3.0, 4.0],
+                eta,
+                {"form": "difference", "clip": 15.0 * eta, "offset": -625.0 * eta},
+            )
+            for eta in (2.0, 1.0)
         ]
 
     @pytest.mark.parametrize("kind", ["laplace", "gaussian"])

@@ -47,12 +47,15 @@ def _search(
     epsilon: float | None, rho: float | None, max_tries: int | None
 ) -> AboveThreshold | None:
     """Return the search on each batch, if one was asked for."""
+    if max_tries is not None:
+        _validate.at_least(1, max_tries=max_tries)
     if epsilon is not None and rho is not None:
         raise ValueError(
             f"Expected one of --search-epsilon and --search-rho, got {epsilon!r} and "
             f"{rho!r}; a search has Laplace or Gaussian noise, not both."
         )
     if epsilon is not None:
+        _validate.positive(search_epsilon=epsilon)
         return AboveThreshold.laplace(epsilon, max_tries)
     if rho is not None:
         if max_tries is None:
@@ -60,6 +63,7 @@ def _search(
                 "Expected --max-tries with --search-rho, got none; the cap is part of "
                 "the Gaussian guarantee."
             )
+        _validate.positive(search_rho=rho)
         return AboveThreshold.gaussian(rho, max_tries)
     return None
 

@@ -3,11 +3,13 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from armijo.optim.loop import StepRecord
+if TYPE_CHECKING:  # the loop brings torch, which accounting commands do without
+    from armijo.optim.loop import StepRecord
 
 
 class FitProgress:
@@ -16,11 +18,11 @@ class FitProgress:
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
 
-    def start(self, epsilon: float) -> Callable[[StepRecord], None]:
+    def start(self, epsilon: float) -> Callable[["StepRecord"], None]:
         """Return the callback of one fit; its line appears with the first batch."""
         task = self._bar.add_task("", total=epsilon, batch=0, step="", visible=False)
 
-        def step(record: StepRecord) -> None:
+        def step(record: "StepRecord") -> None:
             self._bar.start()
             size = f"{record.step_size:.3g}" if record.step_size else "none found"
             self._bar.update(

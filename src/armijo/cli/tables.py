@@ -66,7 +66,9 @@ def fit(
     search_form: Annotated[
         str, typer.Option(help='Search queries: "loss" or "difference".')
     ] = "difference",
-    max_batches: Annotated[int, typer.Option(help="Most batches of the run.")] = 1500,
+    max_batches: Annotated[
+        int | None, typer.Option(help="Most batches; default: all the budget pays.")
+    ] = None,
     accounting: Annotated[
         str, typer.Option(help='"sound", or "paper" (as printed: no guarantee).')
     ] = "sound",

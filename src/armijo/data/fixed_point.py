@@ -31,7 +31,6 @@ STEPS = 1 << BITS
 IntArray = NDArray[np.int64]
 _MOST_ROWS = 1 << 28
 _BLOCK = 1 << 17  # numbers in a block: 1 MiB
-_FLOAT_SLACK = 1 - 1e-12  # above the rounding errors of a norm and a quotient
 
 
 def lattice_scale(relative_scale: float) -> int:
@@ -127,12 +126,15 @@ def _scaled(
     coefficients: FloatArray, norms: FloatArray, bound: float, size: int
 ) -> FloatArray:
     """Return clipped coefficients in lattice steps; zero leaves a bad row out."""
-    room = bound * (1 - 0.5 * math.sqrt(size) / STEPS) * _FLOAT_SLACK
+    # Beside the rounding of coordinates, room for the float error of such a norm.
+    room = bound * (1 - 0.5 * math.sqrt(size) / STEPS) * (1 - 1e-12 - size * 2.0**-52)
     factor = np.minimum(room / norms, 1.0) * (STEPS / bound)
     scaled = coefficients * factor[:, None]
     if not math.isfinite(scaled.sum()):
-        # A zero row has factor one; a row whose norm is no number is left out.
-        scaled = np.where(np.isfinite(norms)[:, None], scaled, 0.0)
+        # A row whose norm is no number, or whose coefficient is none in lattice steps,
+        # is left out.
+        usable = np.isfinite(norms) & np.isfinite(scaled).all(axis=1)
+        scaled = np.where(usable[:, None], scaled, 0.0)
     return scaled
 
 

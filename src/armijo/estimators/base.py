@@ -140,7 +140,7 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
         fit_intercept: bool = True,
         classes: Sequence[Any] | None = None,
         n_rows: int | None = None,
-        max_batches: int | None = 1500,
+        max_batches: int | None = 3000,
         accounting: str = "sound",
         noise: str = "auto",
         ledger: str | os.PathLike[str] | None = None,

@@ -195,9 +195,10 @@ def _clipped(losses: Tensor, clip: float) -> Tensor:
 
 def _product(X: Matrix, weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Multiply dense or sparse rows with weights, in the precision of the rows."""
-    if weights.shape[1] == 1 and not sparse.issparse(X):
+    columns = weights.shape[1]
+    if columns == 1 and not sparse.issparse(X):
         weights = weights[:, 0]
     dtype = X.dtype if np.issubdtype(X.dtype, np.floating) else np.float64
     with np.errstate(over="ignore", invalid="ignore"):
         product = np.asarray(X @ weights.astype(dtype, copy=False), dtype=np.float64)
-    return product.reshape(X.shape[0], -1)
+    return product.reshape(X.shape[0], columns)

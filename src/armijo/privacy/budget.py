@@ -7,6 +7,7 @@ order may use up for the promise ``Budget(epsilon, delta)`` to hold, and
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
@@ -140,7 +141,7 @@ def best_order(budget: Budget) -> int:
     >>> best_order(Budget(epsilon=1.0, delta=1e-8))
     31
     """
-    reach = 4 * math.log(1 / budget.delta) / budget.epsilon
+    reach = -4 * math.log(budget.delta) / budget.epsilon
     orders = np.arange(2, max(64, math.ceil(reach)) + 1)
     return int(orders[np.argmax(rdp_limit(orders, budget) / orders)])
 
@@ -151,3 +152,19 @@ def order_grid(budget: Budget) -> NDArray[np.int64]:
     sparse = np.geomspace(64, max(top, 65), 120)
     grid = np.concatenate([np.arange(2, 65), np.rint(sparse)])
     return np.unique(grid).astype(np.int64)
+
+
+def smallest_epsilon(curve: Callable[[FloatArray], FloatArray], delta: float) -> float:
+    """Return epsilon of a Renyi curve at the best of all useful integer orders.
+
+    Which orders are useful depends on the answer: the grid is moved to larger orders
+    as long as that finds a much smaller epsilon.
+    """
+    best, guess = math.inf, 1.0
+    while guess >= 1e-4:
+        orders = order_grid(Budget(epsilon=guess, delta=delta)).astype(float)
+        best = min(best, float(np.min(rdp_to_epsilon(orders, curve(orders), delta))))
+        if best > guess / 2:
+            break
+        guess = min(best, guess / 5)
+    return best

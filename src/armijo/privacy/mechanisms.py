@@ -125,7 +125,8 @@ class Gaussian:
         """The zCDP budget; infinite without noise."""
         if self.noise_scale == 0:
             return math.inf
-        return 0.5 / self.noise_multiplier**2
+        ratio = self.sensitivity / self.noise_scale
+        return 0.5 * ratio * ratio
 
     def rdp(self, orders: FloatArray) -> FloatArray:
         """Return ``a * rho``."""

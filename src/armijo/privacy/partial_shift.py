@@ -144,8 +144,8 @@ def gaussian_capped(
     log_v = np.zeros_like(a)
     for j in range(cap):
         # Where the maximum sits moves continuously with V, less and less, but it may
-        # jump between the two windows: scan the whole grid whenever j has doubled.
-        scan = (j & (j - 1)) == 0
+        # jump between the two windows: scan the whole grid at 0, 1, 2, 8, 32, 128, ...
+        scan = j < 2 or (j & (j - 1) == 0 and j.bit_length() % 2 == 0)
         raised = step.advance(np.tile(log_v, 2), scan=scan)
         log_v = np.maximum(log_v, raised.reshape(2, -1).max(axis=0))
     return log_v
@@ -157,20 +157,25 @@ class _GaussianStep:
     The maxima sit near 0 or near ``(a-1) d`` (the mode of the dominant Gaussian tail:
     tops for d > 0, bottoms for d < 0) and have width about one, so a grid of spacing
     1/2 over both windows finds the basins; Newton steps polish the best point of each.
-    The problems come in two halves, one for each sign of the shift.
+    The problems come in two halves, one for each sign of the shift; those whose second
+    window is not the first are searched twice.
     """
 
     def __init__(self, a: FloatArray, d: FloatArray) -> None:
-        self.a, self.d = a[:, None], d[:, None]
-        window = np.linspace(-12, 12, 49)
-        center = ((a - 1) * d)[:, None]
-        self.grid = np.concatenate([window + 0 * center, window + center], axis=1)
+        center = (a - 1) * d
+        self.far = np.flatnonzero(np.abs(center) > 2)
+        self.size = a.size
+        owner = np.concatenate([np.arange(a.size), self.far])
+        self.a, self.d = a[owner], d[owner]
+        middle = np.concatenate([np.zeros(a.size), center[self.far]])
+        self.grid = np.linspace(-12, 12, 49) + middle[:, None]
         self.top, self.bottom = self._logs(self.grid)
-        self.x = self.drift = np.zeros((a.size, 2))
+        self.owner = owner
+        self.x = self.drift = np.zeros(owner.size)
 
     def _logs(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return log T and log B."""
-        a, d = self.a, self.d
+        a, d = self.a[:, None], self.d[:, None]
         top = a * log_ndtr(-x) + (1 - a) * log_ndtr(-x - d)
         return top, a * log_ndtr(x) + (1 - a) * log_ndtr(x + d)
 
@@ -181,25 +186,29 @@ class _GaussianStep:
         if not scan:
             self.x = self.x + self.drift  # where it went last time, it goes on to go
         for _ in range(8):
-            value, gain = self._newton(log_v[:, None])
-            best = np.maximum(best, value.max(axis=1))
+            value, gain = self._newton(log_v[self.owner])
+            best = np.maximum(best, self._per_problem(value))
             leader = np.maximum(np.tile(best.reshape(2, -1).max(axis=0), 2), log_v)
-            if np.all(value + gain <= (leader * (1 + 1e-11))[:, None]):
+            if np.all(value + gain <= leader[self.owner] * (1 + 1e-10)):
                 break
         self.drift = np.clip(self.x - before, -0.5, 0.5)
         return best
 
+    def _per_problem(self, value: FloatArray) -> FloatArray:
+        """Return the better of the two windows of each problem."""
+        best = value[: self.size].copy()
+        best[self.far] = np.maximum(best[self.far], value[self.size :])
+        return best
+
     def _scan(self, log_v: FloatArray) -> FloatArray:
-        """Put the candidates at the best grid point of each window."""
-        total = np.logaddexp(self.top, self.bottom + log_v[:, None])
-        halves = total.reshape(log_v.size, 2, -1)
-        peak = np.argmax(halves, axis=2)[:, :, None]
-        grid = self.grid.reshape(halves.shape)
-        self.x = np.take_along_axis(grid, peak, axis=2)[:, :, 0]
-        return halves.max(axis=(1, 2))
+        """Put each search at the best grid point of its window."""
+        total = np.logaddexp(self.top, self.bottom + log_v[self.owner][:, None])
+        peak = np.argmax(total, axis=1)[:, None]
+        self.x = np.take_along_axis(self.grid, peak, axis=1)[:, 0]
+        return self._per_problem(np.take_along_axis(total, peak, axis=1)[:, 0])
 
     def _newton(self, log_v: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Move both candidates uphill; return the values and the rise to come."""
+        """Move every search uphill; return the values and the rise to come."""
         x, a, d = self.x, self.a, self.d
         logs = [log_ndtr(y) for y in (-x, -x - d, x, x + d)]
         top = a * logs[0] + (1 - a) * logs[1]

@@ -23,13 +23,13 @@ from armijo.privacy.budget import (
     Budget,
     FloatArray,
     Neighboring,
-    order_grid,
-    rdp_to_epsilon,
+    smallest_epsilon,
 )
 from armijo.privacy.mechanisms import Composed, Gaussian, Laplace, Mechanism
 from armijo.privacy.subsampling import Subsampled
 
 Plan = Sequence[tuple[Mechanism, int]]
+_LARGEST_PLD = 50.0
 
 
 def fold_gaussians(mechanism: Mechanism) -> Mechanism:
@@ -67,19 +67,23 @@ def _event(mechanism: Mechanism) -> dpa.DpEvent | None:
     return None
 
 
-def planned_epsilon(plan: Plan, delta: float) -> tuple[float, str]:
+def planned_epsilon(
+    plan: Plan, delta: float, *, coarseness: float = 1.0
+) -> tuple[float, str]:
     """Return epsilon of a whole plan at ``delta`` and the name of what proves it.
 
-    ``"planned-pld"`` where every mechanism has a privacy loss distribution, else
-    ``"planned-rdp"``: the sum of Renyi curves at the best order.
+    ``"planned-pld"`` where every mechanism has a privacy loss distribution, else (and
+    where epsilon is so large that the distribution would fill the memory)
+    ``"planned-rdp"``: the sum of Renyi curves at the best order.  Losses are rounded
+    up, so a larger ``coarseness`` is faster and looser but always valid.
     """
     _validate.open_unit(delta=delta)
     by_rdp = _rdp_epsilon(plan, delta)
     events = [_event(mechanism) for mechanism, _ in plan]
-    if None in events or not math.isfinite(by_rdp):
+    if None in events or not by_rdp < _LARGEST_PLD:
         return by_rdp, "planned-rdp"
-    # Finer where epsilon is small, so that rounding the loss up stays below 0.1 %.
-    width = min(1e-4, max(by_rdp * 1e-3, 1e-7))
+    # In proportion to epsilon, so that rounding the loss up stays below 0.1 % of it.
+    width = coarseness * min(1e-4, max(by_rdp * 1e-4, 1e-7))
     accountant = PLDAccountant(value_discretization_interval=width)
     for event, (_, count) in zip(events, plan, strict=True):
         accountant.compose(event, count)
@@ -87,17 +91,14 @@ def planned_epsilon(plan: Plan, delta: float) -> tuple[float, str]:
 
 
 def _rdp_epsilon(plan: Plan, delta: float) -> float:
-    """Return epsilon by Renyi composition at the best order of a wide grid."""
-    coarse = math.inf
-    for guess in (10.0, 0.1):  # small epsilon needs large orders: widen once if it does
-        orders = order_grid(Budget(epsilon=min(guess, coarse), delta=delta))
-        total = np.zeros(orders.size)
-        for mechanism, count in plan:
-            total += count * mechanism.rdp(orders.astype(float))
-        coarse = min(coarse, float(np.min(rdp_to_epsilon(orders, total, delta))))
-        if coarse >= 1:
-            break
-    return coarse
+    """Return epsilon by Renyi composition at the best order."""
+
+    def total(orders: FloatArray) -> FloatArray:
+        return np.asarray(
+            np.sum([count * mechanism.rdp(orders) for mechanism, count in plan], axis=0)
+        )
+
+    return smallest_epsilon(total, delta)
 
 
 class PlannedAccountant(Accountant):
