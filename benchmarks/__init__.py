@@ -2,8 +2,8 @@
 """What is measured, beside what, and against which goal.
 
 A module of this package takes part by defining ``rows()``, which returns the rows it
-measured; ``under`` and ``times_faster`` build a row and decide whether its goal is met.
-Times are in seconds.
+measured; ``under``, ``at_most`` and ``times_faster`` build a row and decide whether its
+goal is met.  Times are in seconds.
 """
 
 from typing import TypedDict
@@ -42,4 +42,16 @@ def times_faster(name: str, ours: float, peer: float, factor: float) -> Row:
         ratio=ratio,
         goal=f"ratio >= {factor:g}",
         met=ratio >= factor,
+    )
+
+
+def at_most(name: str, ours: float, peer: float, factor: float) -> Row:
+    """Return a row whose goal is to need at most ``factor`` times the peer's."""
+    return Row(
+        name=name,
+        ours=ours,
+        peer=peer,
+        ratio=peer / ours,
+        goal=f"ours <= {factor:g} x peer",
+        met=ours <= factor * peer,
     )

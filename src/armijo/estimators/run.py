@@ -101,6 +101,13 @@ def train(
     finally:
         accountant.ledger.close()
         progress.save()
+    if not progress.records and settings.max_batches != 0:
+        raise BudgetExceeded(
+            f"Not one batch was affordable: {accountant.n_charges} charges of the "
+            f"ledger use up epsilon {settings.budget.epsilon:g} at delta "
+            f"{settings.budget.delta:g}. Nothing more was spent; a new budget needs a "
+            "new ledger."
+        )
     return RunResult(progress.state.w.numpy().copy(), progress.records, accountant)
 
 
