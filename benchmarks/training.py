@@ -185,6 +185,6 @@ def _whole_fits(X: np.ndarray, y: np.ndarray) -> list[Row]:
     steps = large[1], small[1]
     return [
         under("whole fit on Adult's shape, paper's budgets (s)", whole, 60.0),
-        under("peak anonymous memory of a fit on 10M x 100 float32 (GiB)", large[0], 1.0),
+        under("peak anonymous GiB of a fit on 10M x 100 float32", large[0], 1.0),
         at_most("step on 10M rows over step on 1M, 10 times the batch", *steps, 10.0),
     ]

@@ -140,15 +140,18 @@ def test_epsilon_names_its_accountant():
     assert epsilon_of(searching, 20, 1e-6)[1] == "planned-rdp"
 
 
+# In the first the curve turns up sharply just above the best order: a grid of orders
+# stops a little short of it.
 @pytest.mark.parametrize(
-    ("rate", "steps"), [(0.01, 4000), (0.3, 60), (1.0, 1), (1.0, 4000)]
+    ("rate", "steps", "loss"),
+    [(0.01, 1, 2e-2), (0.01, 4000, 2e-3), (0.3, 60, 2e-3), (1.0, 4000, 2e-3)],
 )
-def test_adaptive_epsilon_is_that_of_the_best_order(rate, steps):
+def test_adaptive_epsilon_is_that_of_the_best_order(rate, steps, loss):
     step = step_mechanism(rate, 25.0)
     found, _ = epsilon_of(step, steps, 1e-6, accountant="adaptive")
-    orders = np.unique(np.rint(np.geomspace(2, 4000, 250)))
+    orders = np.unique(np.rint(np.geomspace(2, 20_000, 300)))
     best = rdp_to_epsilon(orders, steps * step.rdp(orders), 1e-6).min()
-    assert found == pytest.approx(best, rel=2e-3, abs=0.0)
+    assert found == pytest.approx(best, rel=loss, abs=0.0)
 
 
 def test_noise_moves_the_right_way():
@@ -201,7 +204,6 @@ def test_more_budget_than_anyone_needs():
 SMALL = Budget(epsilon=0.01, delta=1e-10)
 
 
-@pytest.mark.xfail(reason="the wider grid stops at the orders of epsilon 0.05")
 def test_small_budget_is_not_lost_to_a_cap_on_the_order():
     order = best_order(SMALL)
     rho = float(rdp_limit(order, SMALL)) / order
@@ -209,7 +211,6 @@ def test_small_budget_is_not_lost_to_a_cap_on_the_order():
     assert noise == pytest.approx(math.sqrt(0.5 / rho), rel=1e-3, abs=0.0)
 
 
-@pytest.mark.xfail(reason="the wider grid stops at the orders of epsilon 0.05")
 def test_smaller_budgets_can_be_reached():
     budget = Budget(epsilon=0.004, delta=1e-8)
     noise = noise_multiplier_for(budget, rate=0.5, steps=10, accountant="adaptive")
@@ -221,7 +222,6 @@ def test_smaller_budgets_can_be_reached():
 
 FITTING = [
     (1.0, 1e-8, 0.1, 100),
-    (0.1, 1e-8, 0.1, 100),
     (4.0, 1e-8, 0.005, 2000),
     (0.5, 1e-6, 0.05, 7),
 ]
@@ -237,8 +237,9 @@ def test_calibrated_steps_fit_into_a_filter(epsilon, delta, rate, steps):
     assert watch.epsilon_spent() <= epsilon
 
 
-# The first loses the last of three steps, the second nearly all of the budget.
+# The first two lose their last step, the third nearly all of the budget.
 NOT_FITTING = [
+    (0.1, 1e-8, 0.1, 100),
     (0.25, 8e-8, 0.28, 3),
     (0.0233, 4e-8, 0.00123, 2),
 ]

@@ -169,6 +169,15 @@ class TestBounds:
             for eta in (2.0, 1.0)
         ]
 
+    def test_a_loss_that_is_no_number_counts_as_the_largest(self):
+        """Margin +inf has loss 0; inf - inf after the step must not look like one."""
+        batch = RecordingBatch(answer=0)
+        objective = LinearObjective(loss="logistic", n_features=2, fit_intercept=False)
+        direction = Direction(vector=vector(1, 0))
+        choose(ArmijoSearch(), batch, objective, w=vector(1, 0), direction=direction)
+        rows = Rows(np.array([[math.inf, 1.0]]), np.ones(1))
+        assert batch.asked[0].contributions(rows).tolist() == [-1.0]
+
     @pytest.mark.parametrize("kind", ["laplace", "gaussian"])
     def test_a_direction_of_zero_is_searched_like_any_other(self, kind):
         search = ArmijoSearch(form="difference", kind=kind)

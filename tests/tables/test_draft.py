@@ -107,6 +107,14 @@ def test_the_target_must_be_a_column_with_classes(census):
         draft_schema(census / "t.csv", target="wage")
 
 
+@pytest.mark.parametrize(("rows", "kind"), [(20, "categorical"), (21, "ignore")])
+def test_a_different_text_in_each_of_many_rows_is_an_identifier(tmp_path, rows, kind):
+    frame = pd.DataFrame({"name": [f"n{i}" for i in range(rows)], "x": 0.5})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    found = columns(draft_schema(tmp_path / "t.csv", target="x"))
+    assert found["name"]["kind"] == kind
+
+
 def test_classes_of_numbers_stand_in_the_order_of_numbers(tmp_path):
     pd.DataFrame({"x": [0.5, 1, 2], "y": [10, 9, 1]}).to_csv(
         tmp_path / "t.csv", index=False
