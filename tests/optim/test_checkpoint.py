@@ -30,17 +30,18 @@ from armijo.privacy.ledger import read_ledger
 from armijo.search.armijo import Direction
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+POSITIVE = st.floats(0, exclude_min=True, allow_infinity=False)
 VECTORS = st.lists(NUMBERS, min_size=1, max_size=6).map(
     lambda values: torch.tensor(values, dtype=torch.float64)
 )
 STATES = st.builds(
     SearchState,
     w=VECTORS,
-    gradient_rho=NUMBERS,
-    search_epsilon=NUMBERS,
-    grad_clip=NUMBERS,
-    loss_clip=NUMBERS,
-    step_max=NUMBERS,
+    gradient_rho=POSITIVE,
+    search_epsilon=POSITIVE,
+    grad_clip=POSITIVE,
+    loss_clip=POSITIVE,
+    step_max=POSITIVE,
     updates=st.integers(0, 10**9),
     recent_steps=st.lists(NUMBERS, max_size=10).map(tuple),
     pending=st.none() | st.builds(Direction, vector=VECTORS, noise_energy=NUMBERS),

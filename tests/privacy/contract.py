@@ -122,21 +122,11 @@ CHECKS = (
 def over(mechanisms: dict[str, Mechanism]) -> pytest.MarkDecorator:
     """Parametrize ``(mechanism, check)`` with all checks for all mechanisms."""
     pairs = [
-        pytest.param(
-            mechanism, check, id=f"{name}-{check.__name__}", marks=_known(name, check)
-        )
+        pytest.param(mechanism, check, id=f"{name}-{check.__name__}")
         for name, mechanism in mechanisms.items()
         for check in CHECKS
     ]
     return pytest.mark.parametrize(("mechanism", "check"), pairs)
-
-
-def _known(name: str, check: object) -> tuple[pytest.MarkDecorator, ...]:
-    """Mark what is known to fail."""
-    if name == "repeated" and check is description_is_json_and_tells_all:
-        reason = "describe(Repeated) loses the class name to the field `mechanism`"
-        return (pytest.mark.xfail(reason=reason),)
-    return ()
 
 
 def assert_convex(orders: FloatArray, curve: FloatArray, tolerance: float) -> None:

@@ -193,7 +193,6 @@ def test_unreachable_budget_is_a_clear_error(epsilon):
     assert "lower the search budget" in str(e.value)
 
 
-@pytest.mark.xfail(reason="the bracket ends at exp(-8) and brentq complains")
 def test_more_budget_than_anyone_needs():
     noise = noise_multiplier_for(
         Budget(epsilon=1e9, delta=1e-5), rate=0.1, steps=1, accountant="adaptive"
@@ -245,7 +244,6 @@ NOT_FITTING = [
 ]
 
 
-@pytest.mark.xfail(reason="calibration and order_for look at different orders")
 @pytest.mark.parametrize(("epsilon", "delta", "rate", "steps"), NOT_FITTING)
 def test_calibrated_steps_fit_into_a_filter_of_any_size(epsilon, delta, rate, steps):
     test_calibrated_steps_fit_into_a_filter(epsilon, delta, rate, steps)
@@ -330,7 +328,6 @@ def test_bad_accountants_are_refused():
         )
 
 
-@pytest.mark.xfail(reason="anything but adaptive is taken for planned")
 def test_bad_accountants_of_the_calibration_are_refused():
     refused(
         lambda: noise_multiplier_for(BUDGET, rate=1.0, steps=1, accountant="filter"),

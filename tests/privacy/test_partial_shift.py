@@ -109,7 +109,7 @@ def close(value: float, digits: float = 1e-9) -> object:
 
 
 # The recursion with Laplace noise zooms in less far; the safety factor is 1 + 1e-6.
-CAPPED_LAPLACE = 2e-8
+CAPPED_LAPLACE = 1e-9
 
 
 SHIFTS = [0.0, 1 / 64, 0.25, 0.625, 63 / 64, 1.0]
@@ -133,7 +133,6 @@ def test_capped_laplace_supremum_is_brute_force(a, scale):
             assert found == close(expected[cap - 1], CAPPED_LAPLACE)
 
 
-@pytest.mark.xfail(reason="three rounds of zoom leave 1.2e-8")
 def test_capped_laplace_supremum_has_nine_digits():
     expected = brute_capped("laplace", 3.0, 63 / 64, 0.5, 1)[0]
     assert shipped(laplace_capped, 3.0, 63 / 64, 2.0, 1) == close(expected)

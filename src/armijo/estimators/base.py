@@ -3,7 +3,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -20,6 +20,7 @@ from armijo.estimators.plotting import plot_history
 from armijo.estimators.run import Callback, RunResult, RunSettings, train
 from armijo.estimators.statement import PrivacyStatement
 from armijo.objectives.linear import LinearObjective
+from armijo.optim.loop import StepRecord
 from armijo.optim.methods import LineSearchSettings
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.search.armijo import ArmijoSearch
@@ -104,6 +105,7 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
     """
 
     _losses: ClassVar[tuple[str, ...]] = ()
+    _multi_class: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -260,7 +262,9 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
         if self.fit_intercept:
             self.intercept_ = weights[:, -1].copy()
         self.privacy_ = PrivacyStatement.of(result.accountant, str(self.noise))
-        self.history_ = pd.DataFrame([record.to_dict() for record in result.records])
+        names = [field.name for field in fields(StepRecord)]
+        records = [record.to_dict() for record in result.records]
+        self.history_ = pd.DataFrame(records, columns=names)
         self.n_iter_ = len(result.records)
 
     def _refuse_warm_start(self) -> None:
@@ -290,7 +294,7 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
                 f"Expected at least two classes in the labels, got {found.tolist()}; "
                 "a classifier cannot learn from one class. Nothing was spent."
             )
-        if len(self.classes_) > 2 and "softmax" not in self._losses:
+        if len(self.classes_) > 2 and not self._multi_class:
             raise ValueError(
                 "Only binary classification is supported. The type of the target is "
                 f"multiclass with {len(self.classes_)} classes; use "
@@ -380,5 +384,5 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
         tags.input_tags.sparse = True
         # Noise may cost any accuracy on the tiny tables of the estimator checks.
         tags.classifier_tags.poor_score = True
-        tags.classifier_tags.multi_class = "softmax" in self._losses
+        tags.classifier_tags.multi_class = self._multi_class
         return tags

@@ -30,7 +30,8 @@ class PrivateLogisticRegression(PrivateLinearClassifier):
     add-remove
     """
 
-    _losses: ClassVar[tuple[str, ...]] = ("logistic", "softmax")
+    _losses: ClassVar[tuple[str, ...]] = ("logistic",)
+    _multi_class: ClassVar[bool] = True
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probability of each class."""

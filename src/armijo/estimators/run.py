@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One private run: accountant, gate, method and loop put together."""
 
+import math
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +18,8 @@ from armijo.data.query import Matrix
 from armijo.errors import BudgetExceeded
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
+from armijo.optim.blgd import BLGD
+from armijo.optim.blsgd import BLSGD
 from armijo.optim.checkpoint import load_checkpoint, save_checkpoint
 from armijo.optim.descent import SearchState
 from armijo.optim.loop import StepRecord, minimize
@@ -72,12 +76,14 @@ def train(
     With ``resume`` the run goes on from its checkpoint and its ledger.  The checkpoint
     is written when the run ends or is interrupted.
     """
+    if settings.max_batches is not None:
+        _validate.at_least(0, max_batches=settings.max_batches)
     randomness = _randomness(settings.seed)
     method = line_search_method(settings.method, settings.budget)
     start = method.init(torch.zeros(settings.objective.size, dtype=torch.float64))
     accountant = _accountant(settings, method.plan(start).mechanism)
     progress = _Progress(settings, start, randomness)
-    try:
+    with closing(accountant.ledger):
         if resume:
             progress.load()
         data = PrivateDataset(
@@ -88,19 +94,10 @@ def train(
             randomness=randomness,
             noise=settings.noise,
         )
-        for state, record in minimize(
-            settings.objective,
-            data,
-            method,
-            progress.state,
-            max_batches=progress.batches_left(),
-        ):
-            progress.add(state, record)
-            if callback is not None and callback(record) is True:
-                break
-    finally:
-        accountant.ledger.close()
-        progress.save()
+        try:
+            _run(settings.objective, data, method, progress, callback)
+        finally:
+            progress.save()
     if not progress.records and settings.max_batches != 0:
         raise BudgetExceeded(
             f"Not one batch was affordable: {accountant.n_charges} charges of the "
@@ -109,6 +106,23 @@ def train(
             "new ledger."
         )
     return RunResult(progress.state.w.numpy().copy(), progress.records, accountant)
+
+
+def _run(
+    objective: LinearObjective,
+    data: PrivateDataset,
+    method: BLSGD | BLGD,
+    progress: "_Progress",
+    callback: Callback | None,
+) -> None:
+    """Go through the loop until the budget, the settings or the callback end it."""
+    left = progress.batches_left()
+    for state, record in minimize(
+        objective, data, method, progress.state, max_batches=left
+    ):
+        progress.add(state, record)
+        if callback is not None and callback(record) is True:
+            return
 
 
 class _Progress:
@@ -203,6 +217,12 @@ def _refuse_tiny(budget: Budget, step: Mechanism) -> None:
     if needed > budget.epsilon:
         raise BudgetExceeded(
             f"Epsilon {budget.epsilon:g} at delta {budget.delta:g} is too small for a "
-            f"single step, which needs epsilon {needed:.4g}; raise epsilon to that, or "
-            "lower gradient_rho and search_epsilon. Nothing was spent."
+            f"single step, which needs epsilon {_rounded_up(needed):g}; raise epsilon "
+            "to that, or lower gradient_rho and search_epsilon. Nothing was spent."
         )
+
+
+def _rounded_up(value: float) -> float:
+    """Round up to four digits, so that what a message names is enough."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
+    return float(f"{math.ceil(value / unit) * unit:.4g}")

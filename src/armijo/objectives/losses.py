@@ -19,11 +19,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class MarginLoss:
-    """A loss of the margin, its derivative, and the largest second derivative."""
+    """A loss of the margin and its derivative."""
 
     value: Callable[[Tensor], Tensor]
     derivative: Callable[[Tensor], Tensor]
-    smoothness: float
 
 
 def _logistic(m: Tensor) -> Tensor:
@@ -43,9 +42,9 @@ def margin_loss(name: str, huber_width: float = 0.5) -> MarginLoss:
     0.125
     """
     if name == "logistic":
-        return MarginLoss(_logistic, lambda m: -torch.sigmoid(-m), 0.25)
+        return MarginLoss(_logistic, lambda m: -torch.sigmoid(-m))
     if name == "hinge":
-        return MarginLoss(_hinge, lambda m: -(m < 1).to(m.dtype), float("inf"))
+        return MarginLoss(_hinge, lambda m: -(m < 1).to(m.dtype))
     h = huber_width
 
     def huber(m: Tensor) -> Tensor:
@@ -55,4 +54,4 @@ def margin_loss(name: str, huber_width: float = 0.5) -> MarginLoss:
     def huber_derivative(m: Tensor) -> Tensor:
         return -torch.clamp((1 + h - m) / (2 * h), 0, 1)
 
-    return MarginLoss(huber, huber_derivative, 1 / (2 * h))
+    return MarginLoss(huber, huber_derivative)

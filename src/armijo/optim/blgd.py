@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from armijo import _validate
 from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.objectives.base import Objective
 from armijo.optim.descent import (
@@ -31,6 +32,11 @@ from armijo.privacy.mechanisms import Gaussian
 @dataclass(frozen=True, kw_only=True)
 class BLGD(SearchSettings):
     """Private full-batch gradient descent with a private Armijo search."""
+
+    def __post_init__(self) -> None:
+        """Check the settings; without growth a failed search would buy nothing."""
+        super().__post_init__()
+        _validate.positive(budget_growth=self.budget_growth)
 
     def init(self, w: Tensor) -> SearchState:
         """Return the first state."""

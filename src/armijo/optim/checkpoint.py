@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from armijo import _validate
 from armijo.errors import ArmijoError
 from armijo.optim.descent import SearchState
 from armijo.optim.loop import StepRecord
@@ -45,15 +46,31 @@ def state_to_dict(state: SearchState) -> dict[str, Any]:
 def state_from_dict(values: Mapping[str, Any]) -> SearchState:
     """Rebuild a state."""
     kept = dict(values)
-    kept["w"] = torch.tensor(kept["w"], dtype=torch.float64)
+    kept["w"] = _vector(kept["w"])
     kept["recent_steps"] = tuple(kept["recent_steps"])
     if kept["previous"] is not None:
-        kept["previous"] = torch.tensor(kept["previous"], dtype=torch.float64)
+        kept["previous"] = _vector(kept["previous"])
     if kept["pending"] is not None:
-        vector = torch.tensor(kept["pending"]["vector"], dtype=torch.float64)
+        vector = _vector(kept["pending"]["vector"])
         energy = float(kept["pending"]["noise_energy"])
         kept["pending"] = Direction(vector=vector, noise_energy=energy)
-    return SearchState(**kept)
+    state = SearchState(**kept)
+    _validate.positive(
+        gradient_rho=state.gradient_rho,
+        search_epsilon=state.search_epsilon,
+        grad_clip=state.grad_clip,
+        loss_clip=state.loss_clip,
+        step_max=state.step_max,
+    )
+    return state
+
+
+def _vector(values: Any) -> Tensor:
+    """Return a flat vector of finite numbers."""
+    vector = torch.tensor(values, dtype=torch.float64)
+    if vector.ndim != 1 or not bool(torch.isfinite(vector).all()):
+        raise ValueError("a vector is not a list of finite numbers")
+    return vector
 
 
 def save_checkpoint(
@@ -90,11 +107,11 @@ def load_checkpoint(
         document = json.loads(Path(path).read_text(encoding="utf-8"))
         if document["format"] != FORMAT or document["version"] != VERSION:
             raise KeyError("format")
-        found = document["run"]
+        found = dict(document["run"])
         state = state_from_dict(document["state"])
         records = [StepRecord(**record) for record in document["records"]]
         randomness = dict(document["randomness"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise ArmijoError(
             f"{path} is not a checkpoint of this version ({error}); nothing was spent. "
             "Start the run anew in another folder."

@@ -15,6 +15,7 @@ from armijo.errors import BudgetExceeded, LedgerError, UnchargedAccess
 from armijo.privacy.budget import Budget, FloatArray, Guarantee, Neighboring
 from armijo.privacy.ledger import Charge, MemoryLedger
 from armijo.privacy.mechanisms import Mechanism, describe
+from armijo.privacy.subsampling import Subsampled
 
 LedgerFactory = Callable[[Mapping[str, object]], MemoryLedger]
 
@@ -111,10 +112,21 @@ class Accountant(ABC):
         """Return the cost of one access, cached: an unchanged plan is looked up."""
         found = self._costs.get(mechanism)
         if found is None:
+            self._refuse_amplified_exchange(mechanism)
             found = self._checked(mechanism, self._cost(mechanism))
+            found.setflags(write=False)
             self._costs[mechanism] = found
             self._descriptions[mechanism] = describe(mechanism)
         return found
+
+    def _refuse_amplified_exchange(self, mechanism: Mechanism) -> None:
+        """Refuse to amplify under replace-one, where the formula does not hold."""
+        sampled = isinstance(mechanism, Subsampled) and mechanism.rate < 1
+        if sampled and self.guarantee.relation is Neighboring.REPLACE_ONE:
+            raise ValueError(
+                f"Expected rate 1 under the replace-one relation, got {mechanism!r}; "
+                "Poisson amplification is proved for one row more or less."
+            )
 
     def _checked(self, mechanism: Mechanism, cost: FloatArray) -> FloatArray:
         """Refuse a cost that is no number, negative, or free on every limit."""

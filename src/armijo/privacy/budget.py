@@ -142,8 +142,13 @@ def best_order(budget: Budget) -> int:
     31
     """
     reach = -4 * math.log(budget.delta) / budget.epsilon
-    orders = np.arange(2, max(64, math.ceil(reach)) + 1)
-    return int(orders[np.argmax(rdp_limit(orders, budget) / orders)])
+    low, high = 2.0, float(max(64, math.ceil(reach)))
+    while True:  # the ratio has one maximum: close in on it, whatever the reach
+        orders = np.unique(np.rint(np.geomspace(low, high, 2048)))
+        at = int(np.argmax(rdp_limit(orders, budget) / orders))
+        if orders.size == high - low + 1:
+            return int(orders[at])
+        low, high = orders[max(at - 1, 0)], orders[min(at + 1, orders.size - 1)]
 
 
 def order_grid(budget: Budget) -> NDArray[np.int64]:
@@ -154,17 +159,25 @@ def order_grid(budget: Budget) -> NDArray[np.int64]:
     return np.unique(grid).astype(np.int64)
 
 
+def between(orders: FloatArray, at: int) -> FloatArray:
+    """Return the integers around one order of a grid (at most 64 of them)."""
+    low, high = orders[max(at - 1, 0)], orders[min(at + 1, orders.size - 1)]
+    return np.unique(np.rint(np.linspace(low, high, 64)))
+
+
 def smallest_epsilon(curve: Callable[[FloatArray], FloatArray], delta: float) -> float:
     """Return epsilon of a Renyi curve at the best of all useful integer orders.
 
     Which orders are useful depends on the answer: the grid is moved to larger orders
-    as long as that finds a much smaller epsilon.
+    as long as that finds a much smaller epsilon, then refined around the best.
     """
     best, guess = math.inf, 1.0
     while guess >= 1e-4:
         orders = order_grid(Budget(epsilon=guess, delta=delta)).astype(float)
-        best = min(best, float(np.min(rdp_to_epsilon(orders, curve(orders), delta))))
+        epsilons = rdp_to_epsilon(orders, curve(orders), delta)
+        best = min(best, float(np.min(epsilons)))
         if best > guess / 2:
             break
         guess = min(best, guess / 5)
-    return best
+    near = between(orders, int(np.argmin(epsilons)))
+    return min(best, float(np.min(rdp_to_epsilon(near, curve(near), delta))))

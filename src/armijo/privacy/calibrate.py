@@ -11,7 +11,14 @@ from scipy.optimize import brentq
 
 from armijo import _validate
 from armijo.privacy.above_threshold import AboveThreshold
-from armijo.privacy.budget import Budget, order_grid, rdp_limit, smallest_epsilon
+from armijo.privacy.budget import (
+    Budget,
+    FloatArray,
+    between,
+    order_grid,
+    rdp_limit,
+    smallest_epsilon,
+)
 from armijo.privacy.mechanisms import Composed, Gaussian, Mechanism
 from armijo.privacy.planned import planned_epsilon
 from armijo.privacy.subsampling import Subsampled
@@ -74,11 +81,12 @@ def noise_multiplier_for(
     """
     _validate.rate(rate=rate)
     _validate.at_least(1, steps=steps)
+    _validate.choice(("planned", "adaptive"), accountant=accountant)
 
     def by_rdp(noise: float) -> float:
-        return _filter_epsilon(step_mechanism(rate, noise, search), steps, budget.delta)
+        return steps * _best_share(budget, step_mechanism(rate, noise, search))[0]
 
-    start = _solve_log(by_rdp, budget.epsilon)
+    start = _solve_log(by_rdp, budget)
     if accountant == "adaptive" or search is not None:
         return start
 
@@ -89,21 +97,22 @@ def noise_multiplier_for(
     return _secant(by_pld, start, budget.epsilon)
 
 
-def _solve_log(epsilon_at: Callable[[float], float], target: float) -> float:
-    """Solve a falling epsilon(noise) = target by bracketing in log noise."""
+def _solve_log(share_at: Callable[[float], float], budget: Budget) -> float:
+    """Solve a falling share(noise) = 1 of the budget by bracketing in log noise."""
     low, high = 0.0, 0.0
-    while epsilon_at(math.exp(high)) > target:
+    while share_at(math.exp(high)) > 1:
         high += 1.0
         if high > 40:
             raise ValueError(
-                f"No noise reaches epsilon {target:g}: what else is done on the batch "
-                "costs more; lower the search budget or raise epsilon."
+                f"No noise reaches epsilon {budget.epsilon:g} at delta "
+                f"{budget.delta:g}: what else is done on the batch costs more; lower "
+                "the search budget or raise epsilon."
             )
-    while epsilon_at(math.exp(low)) < target and low > -8:
+    while share_at(math.exp(low)) <= 1:
         low -= 1.0
-    if low == high:
-        return math.exp(low)
-    root = brentq(lambda z: epsilon_at(math.exp(z)) - target, low, high, xtol=1e-7)
+        if low < -8:  # so much epsilon that hardly any noise is needed
+            return math.exp(low)
+    root = brentq(lambda z: math.log(share_at(math.exp(z))), low, high, xtol=1e-7)
     return math.exp(root + 2e-7)
 
 
@@ -111,7 +120,7 @@ def _secant(epsilon_at: Callable[[float], float], start: float, target: float) -
     """Refine ``start`` (which keeps the target) on a tighter, costlier epsilon."""
     safe = previous = start
     value = epsilon_at(previous)
-    noise = previous * (value / target) ** 0.9
+    noise = previous * max((value / target) ** 0.9, 0.8)
     for _ in range(12):
         new = epsilon_at(noise)
         if new <= target:
@@ -120,7 +129,8 @@ def _secant(epsilon_at: Callable[[float], float], start: float, target: float) -
                 break
         slope = math.log(new / value) / math.log(noise / previous)
         previous, value = noise, new
-        noise *= (target * (1 - 1e-4) / new) ** (1 / slope)
+        factor = (target * (1 - 1e-4) / new) ** (1 / slope)
+        noise *= min(max(factor, 0.7), 1.4)
     return safe
 
 
@@ -129,10 +139,24 @@ def order_for(budget: Budget, step: Mechanism) -> int:
 
     Chosen from public settings before any row is seen, as the filter requires.
     """
-    orders = order_grid(budget)
+    return _best_share(budget, step)[1]
+
+
+def _best_share(budget: Budget, step: Mechanism) -> tuple[float, int]:
+    """Return the smallest share of a limit that one step uses, and at which order."""
+    orders = order_grid(budget).astype(float)
+    shares = _shares(budget, step, orders)
+    orders = between(orders, int(np.argmin(shares)))
+    shares = _shares(budget, step, orders)
+    at = int(np.argmin(shares))
+    return float(shares[at]), int(orders[at])
+
+
+def _shares(budget: Budget, step: Mechanism, orders: FloatArray) -> FloatArray:
+    """Return cost over limit; infinite where the order has no limit left."""
     limits = rdp_limit(orders, budget)
-    cost = step.rdp(orders.astype(float))
-    return int(orders[np.argmax(limits / cost)])
+    usable = np.maximum(limits, 1e-300)
+    return np.where(limits > 0, step.rdp(orders) / usable, np.inf)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +185,7 @@ def line_search_budget(
 
     def by_rdp(noise: float) -> float:
         step = step_mechanism(rate, noise, search(1 / noise))
-        return _filter_epsilon(step, steps, budget.delta)
+        return steps * _best_share(budget, step)[0]
 
-    noise = _solve_log(by_rdp, budget.epsilon)
+    noise = _solve_log(by_rdp, budget)
     return StepBudget(gradient_rho=0.5 / noise**2, search_epsilon=1 / noise)

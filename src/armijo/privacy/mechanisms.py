@@ -41,6 +41,8 @@ def _plain(value: object) -> object:
     """Turn nested mechanisms and tuples into JSON values."""
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
     return describe(value) if is_dataclass(value) else value
 
 
@@ -206,8 +208,10 @@ def _bounded_range(order: float, epsilon: float) -> float:
     best = 0.0
     for _ in range(4):
         t = np.linspace(low, high, 257)[1:-1]
-        x = -np.expm1(t - epsilon) / (np.exp(t) - np.exp(t - epsilon))
-        h = np.logaddexp(np.log(x) + order * t, np.log1p(-x) + order * (t - epsilon))
+        # Probabilities e^{-t} (1 - e^{t-eps}) and 1 - e^{-t}, over 1 - e^{-eps}.
+        high_loss = np.log(-np.expm1(t - epsilon)) - t + order * t
+        low_loss = np.log(-np.expm1(-t)) + order * (t - epsilon)
+        h = np.logaddexp(high_loss, low_loss) - math.log(-math.expm1(-epsilon))
         peak = int(np.argmax(h))
         best = max(best, float(h[peak]))
         step = t[1] - t[0]
@@ -236,7 +240,7 @@ class Composed:
 class Repeated:
     """One mechanism used ``count`` times, each on rows drawn anew."""
 
-    mechanism: Mechanism
+    inner: Mechanism
     count: int
 
     def __post_init__(self) -> None:
@@ -245,4 +249,4 @@ class Repeated:
 
     def rdp(self, orders: FloatArray) -> FloatArray:
         """Return ``count`` times the curve."""
-        return self.count * self.mechanism.rdp(orders)
+        return self.count * self.inner.rdp(orders)

@@ -107,7 +107,7 @@ def laplace_capped(
                 return np.logaddexp(top, bottom + log_v[:, None])
 
             low, high = np.minimum(0.0, -d), np.maximum(0.0, -d)
-            step = np.maximum(step, zoom_max(total, low, high, points=17, rounds=3))
+            step = np.maximum(step, zoom_max(total, low, high, points=17, rounds=5))
         if np.all(step - log_v <= 1e-15):
             break
         log_v = step

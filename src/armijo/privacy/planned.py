@@ -25,7 +25,13 @@ from armijo.privacy.budget import (
     Neighboring,
     smallest_epsilon,
 )
-from armijo.privacy.mechanisms import Composed, Gaussian, Laplace, Mechanism
+from armijo.privacy.mechanisms import (
+    Composed,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    describe,
+)
 from armijo.privacy.subsampling import Subsampled
 
 Plan = Sequence[tuple[Mechanism, int]]
@@ -155,6 +161,17 @@ class PlannedAccountant(Accountant):
             insecure_deterministic=insecure_deterministic,
             ledger=ledger,
         )
+
+    def header(self) -> dict[str, object]:
+        """Add the plan to the ledger's first line: another one is another run."""
+        plan = [[describe(mechanism), count] for mechanism, count in self.plan]
+        return {**super().header(), "plan": plan}
+
+    def affords(self, mechanism: Mechanism) -> bool:
+        """Say whether this is the next access of the plan."""
+        self.cost(mechanism)
+        place = int(np.searchsorted(self._ends, self.n_charges, side="right"))
+        return place < len(self.plan) and mechanism == self.plan[place][0]
 
     def _cost(self, mechanism: Mechanism) -> FloatArray:
         """Return one access of the plan."""

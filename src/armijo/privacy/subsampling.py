@@ -37,6 +37,7 @@ def poisson_rdp(order: int, rate: float, curve: FloatArray) -> float:
         ``curve[l]`` bounds both directions at order l; entries 0 and 1 are ignored.
     """
     _validate.at_least(2, order=order)
+    _validate.non_negative(rate=rate)
     curve = np.asarray(curve, dtype=float)
     if rate == 0:
         return 0.0
@@ -79,7 +80,7 @@ def integer_curve(mechanism: Mechanism, top: int) -> FloatArray:
             [integer_curve(part, top) for part in mechanism.mechanisms], axis=0
         )
     if isinstance(mechanism, Repeated):
-        return mechanism.count * integer_curve(mechanism.mechanism, top)
+        return mechanism.count * integer_curve(mechanism.inner, top)
     if isinstance(mechanism, AboveThreshold | NoisyMax):
         return _chord_curve(mechanism, top)
     curve = np.zeros(top + 1)
