@@ -14,7 +14,7 @@ help:  ## Show this list
 		| awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 test: $(VENV)/.installed-tests  ## Run the tests and doctests, without the slow ones
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 test-slow: $(VENV)/.installed-tests  ## Run only the tests that take minutes
 	$(BIN)/python -m pytest -q -m slow
