@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from armijo.jobs.fit import FitOutcome, fit_table
+from armijo.privacy.ledger import read_ledger
 from armijo.tables import Categorical, Label, Numeric, Schema
 
 FOUND_ROWS, PUBLIC_ROWS = 317, 301
@@ -52,7 +53,7 @@ def private_counts() -> set[int]:
 def numbers_in(text: str) -> set[int]:
     """Return the whole numbers that stand alone in a text; pictures are left out."""
     text = re.sub(r"data:image/png;base64,[A-Za-z0-9+/=]+", "", text)
-    return {int(word) for word in re.findall(r"(?<![\w.+-])\d+(?![\w.])", text)}
+    return {int(word) for word in re.findall(r"(?<![\w.+-])\d+(?!\w|\.\d)", text)}
 
 
 def small_schema(**changed: Any) -> Schema:
@@ -98,6 +99,48 @@ def write_small(folder: Path) -> Small:
     frame.to_parquet(found.parquet, index=False)
     found.schema.write_text(small_schema().to_toml(), encoding="utf-8")
     return found
+
+
+def stop_after(count):
+    """Return a callback that asks to stop after some batches of this call."""
+    seen = []
+
+    def callback(record):
+        seen.append(record)
+        return len(seen) >= count
+
+    return callback
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Return every file below a folder with its bytes."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def own_files(folder: Path) -> set[str]:
+    """Return the names in a folder; the ledger's lock is no product."""
+    return {path.name for path in folder.iterdir()} - {"ledger.jsonl.lock"}
+
+
+def charges(folder: Path):
+    return read_ledger(folder / "ledger.jsonl").charges
+
+
+def within_limits(view) -> bool:
+    """Say whether the sums of a ledger keep the limits of its header."""
+    pairs = zip(view.spent, view.header["limits"], strict=True)
+    return all(spent <= limit for spent, limit in pairs)
+
+
+def same_run(one, other) -> None:
+    """Check that two runs released the same bits and paid the same."""
+    assert one.estimator.coef_.tobytes() == other.estimator.coef_.tobytes()
+    assert one.estimator.intercept_.tobytes() == other.estimator.intercept_.tobytes()
+    pd.testing.assert_frame_equal(
+        one.estimator.history_, other.estimator.history_, check_exact=True
+    )
+    assert charges(one.folder) == charges(other.folder)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``armijo account`` and ``armijo calibrate``: epsilon for noise, noise for epsilon."""
 
+import math
 from typing import Annotated
 
 import typer
@@ -99,6 +100,11 @@ def account(
         name: AccountantName = "adaptive" if adaptive else "planned"
         epsilon, accountant = epsilon_of(step, steps, delta, accountant=name)
         premises = []
+    if epsilon == math.inf:
+        raise ValueError(
+            f"Expected a noise_multiplier with a finite epsilon, got "
+            f"{noise_multiplier!r}; raise the noise."
+        )
     result = {
         "epsilon": epsilon,
         "delta": delta,

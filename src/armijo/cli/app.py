@@ -11,6 +11,7 @@ from armijo.errors import ArmijoError, BudgetExceeded
 
 BAD_ARGUMENT = 2
 BUDGET_EXHAUSTED = 3
+INTERRUPTED = 130
 
 app = typer.Typer(
     help="Differentially private training that finds its own step size.",
@@ -31,6 +32,9 @@ def main() -> None:
     """Run the program; 2 is a bad argument or file, 3 an exhausted budget."""
     try:
         app()
+    except KeyboardInterrupt:
+        fail("interrupted; a fit that had begun goes on with --resume.")
+        sys.exit(INTERRUPTED)
     except BudgetExceeded as error:
         fail(str(error))
         sys.exit(BUDGET_EXHAUSTED)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from armijo import _validate
 from armijo.cli.output import emit, warn
 from armijo.cli.progress import fit_progress
 from armijo.errors import TableError
@@ -86,6 +87,8 @@ def fit(
     """Train a private model on a table."""
     from armijo.jobs.fit import fit_table
 
+    if insecure_seed is not None:
+        _validate.at_least(0, insecure_seed=insecure_seed)
     parameters = {
         "epsilon": epsilon,
         "delta": delta,
@@ -171,6 +174,8 @@ def predict(
     """Predict each row of a table with a fitted model."""
     from armijo.jobs.fit import predict_table
 
+    if out is not None and out.exists():
+        raise TableError(f"The file {out} exists; name another or remove it.")
     frame = predict_table(model, table, probabilities=probabilities)
     frame.to_csv(sys.stdout if out is None else out, index=False)
 

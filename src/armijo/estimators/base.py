@@ -17,7 +17,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from armijo import _validate
 from armijo.estimators.leaks import warn_of_leaks
 from armijo.estimators.plotting import plot_history
-from armijo.estimators.run import Callback, RunResult, RunSettings, train
+from armijo.estimators.run import (
+    Callback,
+    RunResult,
+    RunSettings,
+    check,
+    train,
+)
 from armijo.estimators.statement import PrivacyStatement
 from armijo.objectives.linear import LinearObjective
 from armijo.optim.loop import StepRecord
@@ -232,6 +238,21 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
         -------
         self
         """
+        X, y, settings = self._prepared(X, y)
+        settings = replace(settings, checkpoint=checkpoint, fingerprint=fingerprint)
+        warn_of_leaks(classes_read=self.classes is None, accounting=settings.accounting)
+        labels = self._encoded(y)
+        result = train(X, labels, settings, callback=self.callback, resume=resume)
+        self._keep(result, settings)
+        return self
+
+    def check_fit(self, X: Any, y: Any) -> Self:
+        """Raise what :meth:`fit` would raise before its first batch; write nothing."""
+        check(self._prepared(X, y)[2])
+        return self
+
+    def _prepared(self, X: Any, y: Any) -> tuple[Any, Any, RunSettings]:
+        """Check data and parameters; return arrays and settings of the run."""
         self._refuse_warm_start()
         X, y = validate_data(
             self,
@@ -243,16 +264,7 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
             copy=False,
         )
         check_classification_targets(y)
-        settings = replace(
-            self._settings(self._public_classes(y), X.shape[0]),
-            checkpoint=checkpoint,
-            fingerprint=fingerprint,
-        )
-        warn_of_leaks(classes_read=self.classes is None, accounting=settings.accounting)
-        labels = self._encoded(y)
-        result = train(X, labels, settings, callback=self.callback, resume=resume)
-        self._keep(result, settings)
-        return self
+        return X, y, self._settings(self._public_classes(y), X.shape[0])
 
     def _keep(self, result: RunResult, settings: RunSettings) -> None:
         """Store the fitted attributes."""

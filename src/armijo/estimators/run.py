@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from armijo import _validate
 from armijo.data.private import NoiseChoice, PrivateDataset
 from armijo.data.query import Matrix
-from armijo.errors import BudgetExceeded
+from armijo.errors import BudgetExceeded, LedgerError
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
 from armijo.optim.blgd import BLGD
@@ -76,16 +76,14 @@ def train(
     With ``resume`` the run goes on from its checkpoint and its ledger.  The checkpoint
     is written when the run ends or is interrupted.
     """
-    if settings.max_batches is not None:
-        _validate.at_least(0, max_batches=settings.max_batches)
     randomness = _randomness(settings.seed)
-    method = line_search_method(settings.method, settings.budget)
-    start = method.init(torch.zeros(settings.objective.size, dtype=torch.float64))
-    accountant = _accountant(settings, method.plan(start).mechanism)
+    method, start, step = _method(settings)
     progress = _Progress(settings, start, randomness)
+    if resume:
+        progress.load()
+    accountant = _accountant(settings, step)
     with closing(accountant.ledger):
-        if resume:
-            progress.load()
+        progress.refuse_lost_charges(accountant)
         data = PrivateDataset(
             X,
             y,
@@ -99,13 +97,36 @@ def train(
         finally:
             progress.save()
     if not progress.records and settings.max_batches != 0:
-        raise BudgetExceeded(
-            f"Not one batch was affordable: {accountant.n_charges} charges of the "
-            f"ledger use up epsilon {settings.budget.epsilon:g} at delta "
-            f"{settings.budget.delta:g}. Nothing more was spent; a new budget needs a "
-            "new ledger."
-        )
+        raise BudgetExceeded(_nothing_affordable(settings, accountant))
     return RunResult(progress.state.w.numpy().copy(), progress.records, accountant)
+
+
+def check(settings: RunSettings) -> None:
+    """Refuse settings that could not make one step, before anything is written."""
+    _, _, step = _method(settings)
+    _randomness(settings.seed)
+    accountant = _accountant(replace(settings, ledger=None), step)
+    if not accountant.affords(step):
+        raise BudgetExceeded(_nothing_affordable(settings, accountant))
+
+
+def _nothing_affordable(settings: RunSettings, accountant: Accountant) -> str:
+    """Say that not even one batch fits."""
+    return (
+        f"Not one batch was affordable: {accountant.n_charges} charges of the ledger "
+        f"use up epsilon {settings.budget.epsilon:g} at delta "
+        f"{settings.budget.delta:g}, or a single one exceeds it. Nothing more was "
+        "spent; raise epsilon in a new ledger, or lower the budgets of a step."
+    )
+
+
+def _method(settings: RunSettings) -> tuple[BLSGD | BLGD, SearchState, Mechanism]:
+    """Return the method, its first state and what its first batch costs."""
+    if settings.max_batches is not None:
+        _validate.at_least(0, max_batches=settings.max_batches)
+    method = line_search_method(settings.method, settings.budget)
+    start = method.init(torch.zeros(settings.objective.size, dtype=torch.float64))
+    return method, start, method.plan(start).mechanism
 
 
 def _run(
@@ -143,8 +164,23 @@ class _Progress:
         if path is None:
             raise ValueError("Expected a checkpoint to resume from, got None.")
         found = load_checkpoint(path, run=self._settings.fingerprint or {})
+        ledger = self._settings.ledger
+        if ledger is not None and not os.path.exists(ledger):
+            raise LedgerError(
+                f"Asked to resume, but the ledger {ledger} is not there; without it "
+                "what was spent is not known. Bring it back; nothing was spent now."
+            )
         self.state, self.records, self._streams = found
         self._randomness.load_state_dict(self._streams)
+
+    def refuse_lost_charges(self, accountant: Accountant) -> None:
+        """Refuse a ledger that holds less than the steps of the checkpoint cost."""
+        if self.records and accountant.n_charges <= self.records[-1].batch:
+            raise LedgerError(
+                f"The checkpoint has a step of batch {self.records[-1].batch}, but the "
+                f"ledger holds {accountant.n_charges} charges: it is an old copy or "
+                "another file. Bring back the ledger of this run; nothing was spent."
+            )
 
     def batches_left(self) -> int | None:
         """Return how many batches the settings still allow."""

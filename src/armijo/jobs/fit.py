@@ -89,6 +89,7 @@ def fit_table(
         raise TableError(f"Expected kind to be logistic or svm, got {kind!r}.")
     public = _public_schema(schema, target)
     X, y = encode(read_table(table), public)
+    _check_labels(public, np.asarray(y), kind)
     folder = Path(out)
     _check_folder(folder, resume=resume, overwrite=overwrite)
     stopped = _StopWatch(callback)
@@ -99,6 +100,7 @@ def fit_table(
         ledger=folder / LEDGER,
         callback=stopped,
     )
+    estimator.check_fit(X, y)
     _prepare(folder, overwrite=overwrite and not resume)
     estimator.fit_resumable(
         X,
@@ -142,10 +144,27 @@ def _public_schema(path: Path_, target: str | None) -> Schema:
     return schema
 
 
+def _check_labels(schema: Schema, y: NDArray[np.int64], kind: str) -> None:
+    """Refuse labels that cannot be learned, in the words of the table."""
+    found = np.unique(y)
+    if len(found) < 2:
+        raise TableError(
+            f"Expected at least two classes in {schema.target!r}, got only "
+            f"{schema.classes[found[0]]!r}; a classifier cannot learn from one class. "
+            "Nothing was spent."
+        )
+    if kind == "svm" and len(schema.classes) > 2:
+        raise TableError(
+            f"Expected two classes for svm, got {len(schema.classes)}; use the "
+            "logistic model for more. Nothing was spent."
+        )
+
+
 def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     """Refuse a folder in use, and a resume without an unfinished run."""
-    if folder.exists() and not folder.is_dir():
-        raise TableError(f"Expected a folder at {folder}, got a file; name another.")
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise TableError(f"Expected a folder at {place}, got a file; name another.")
     if resume:
         if not (folder / CHECKPOINT).is_file():
             found = "a finished run" if (folder / MODEL).exists() else "no run"

@@ -91,9 +91,12 @@ def planned_epsilon(
     # In proportion to epsilon, so that rounding the loss up stays below 0.1 % of it.
     width = coarseness * min(1e-4, max(by_rdp * 1e-4, 1e-7))
     accountant = PLDAccountant(value_discretization_interval=width)
-    for event, (_, count) in zip(events, plan, strict=True):
-        accountant.compose(event, count)
-    return min(float(accountant.get_epsilon(delta)), by_rdp), "planned-pld"
+    try:
+        for event, (_, count) in zip(events, plan, strict=True):
+            accountant.compose(event, count)
+        return min(float(accountant.get_epsilon(delta)), by_rdp), "planned-pld"
+    except (OverflowError, MemoryError):  # noise or steps beyond its grid
+        return by_rdp, "planned-rdp"
 
 
 def _rdp_epsilon(plan: Plan, delta: float) -> float:

@@ -110,7 +110,7 @@ class LinearModel:
     def predict(self, X: ArrayLike) -> NDArray[np.str_]:
         """Return the class of the largest score for every row."""
         scores = self.decision_function(X)
-        best = scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(int)
+        best = scores.argmax(axis=1) if scores.ndim == 2 else (scores >= 0).astype(int)
         return np.array(self.classes, dtype=np.str_)[best]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the table commands in this process, on the small table of the jobs."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from armijo.cli import main
+from armijo.privacy.ledger import read_ledger
+from tests.jobs.conftest import Small, write_small
+
+USUAL = {"--epsilon": "1", "--delta": "1e-5", "--expected-steps": "10"}
+
+
+class Finished(NamedTuple):
+    """How a run ended; what it wrote on stderr is one line."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory) -> Small:
+    return write_small(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture
+def armijo(monkeypatch, capsys):
+    """Return a function that runs the program with some words."""
+
+    def call(*words: object) -> Finished:
+        monkeypatch.setattr(sys, "argv", ["armijo", *map(str, words)])
+        monkeypatch.setenv("COLUMNS", "400")
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return Finished(ended.value.code or 0, out, " ".join(err.split()))
+
+    return call
+
+
+def words(options: dict[str, str]) -> list[str]:
+    return [word for pair in options.items() for word in pair]
+
+
+@pytest.fixture
+def fit(armijo, small, tmp_path):
+    """Return a function that fits into ``tmp_path / "run"``, some options changed."""
+
+    def call(*flags: str, table: object = small.csv, **changed: object) -> Finished:
+        options = {"--schema": str(small.schema), "--out": str(tmp_path / "run")}
+        given = {f"--{k.replace('_', '-')}": str(v) for k, v in changed.items()}
+        return armijo("fit", table, *words(USUAL | options | given), *flags)
+
+    return call
+
+
+def parsed(finished: Finished) -> dict[str, Any]:
+    """Return the one JSON object that a run printed, and nothing but it."""
+    assert finished.code == 0, finished.err
+    assert finished.out.endswith("}\n") and finished.out.count("\n") == 1
+    return json.loads(finished.out)
+
+
+def shown(finished: Finished) -> str:
+    """Return a table on one line, without its frame."""
+    assert finished.code == 0, finished.err
+    return " ".join(finished.out.replace("│", " ").split())
+
+
+def spent_nothing(folder: Path) -> bool:
+    """Say whether a ledger is not there or has no charge."""
+    path = folder / "ledger.jsonl"
+    return not path.exists() or not read_ledger(path).charges
+
+
+@pytest.fixture(scope="session")
+def trained(small, tmp_path_factory) -> Path:
+    """The folder of a seeded run; tests only read it."""
+    out = tmp_path_factory.mktemp("trained") / "run"
+    return small.fit(out, parameters={"random_state": 5}).folder

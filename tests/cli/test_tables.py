@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``armijo schema``, ``fit``, ``predict``, ``show``: exit codes, streams, Ctrl-C.
+
+Most runs call ``main`` in this process; Ctrl-C is sent to the program itself too.
+"""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from armijo.cli.tables import _finish_step_on_interrupt
+from armijo.optim import BLSGD
+from armijo.privacy.accountant import SEEDED
+from armijo.privacy.ledger import read_ledger
+from armijo.privacy.paper import BROKEN_PREMISES
+from armijo.tables import load_model
+from tests.cli.conftest import USUAL, parsed, shown, words
+from tests.jobs.conftest import CLASSES, FILES, FOUND_ROWS, Small, small_frame
+
+
+def test_a_fit_prints_its_promise_and_its_progress_apart(fit, tmp_path):
+    finished = fit(target="income")
+    text = shown(finished)
+    assert "(1, 1e-05)-differentially private under the add-remove relation" in text
+    assert "guarantee True" in text and "broken premises none" in text
+    view = read_ledger(tmp_path / "run" / "ledger.jsonl")
+    assert f"batches {len(view.charges)} " in text
+    assert f"batch {len(view.charges)} " in finished.err
+    assert "epsilon" in finished.err and "of 1 step size" in finished.err
+    assert "step size" not in finished.out and "Warning" not in finished.err
+
+
+def test_as_json_a_fit_prints_one_object_and_nothing_else(fit, tmp_path):
+    finished = fit("--json", max_batches=2)
+    found = parsed(finished)
+    assert finished.err == ""
+    assert set(found) == {
+        "statement",
+        "guarantee",
+        "epsilon",
+        "delta",
+        "relation",
+        "accountant",
+        "broken_premises",
+        "batches",
+        "model",
+        "report",
+        "ledger",
+    }
+    assert (found["epsilon"], found["delta"], found["batches"]) == (1.0, 1e-5, 2)
+    assert found["guarantee"] is True and found["broken_premises"] == []
+    made = {path.name for path in (tmp_path / "run").iterdir()}
+    assert made - {"ledger.jsonl.lock"} == FILES
+    for key in ("model", "report", "ledger"):
+        assert Path(found[key]).parent == tmp_path / "run" and Path(found[key]).exists()
+
+
+@pytest.mark.filterwarnings("ignore::armijo.errors.PrivacyLeakWarning")
+@pytest.mark.parametrize(
+    ("options", "premises"),
+    [
+        ({"accounting": "paper", "expected_steps": 0}, list(BROKEN_PREMISES)),
+        ({"insecure_seed": 3}, [SEEDED]),
+    ],
+)
+def test_without_a_guarantee_the_terminal_says_so(
+    armijo, fit, tmp_path, options, premises
+):
+    finished = fit(max_batches=2, **options)
+    show = armijo("show", tmp_path / "run")
+    for text in (shown(finished), shown(show)):
+        assert "statement NO GUARANTEE: " in text and "guarantee False" in text
+        assert all(f"- {premise}" in text for premise in premises)
+        assert "-differentially private under" not in text
+    assert "Warning: NO GUARANTEE: " in finished.err
+    found = parsed(armijo("show", tmp_path / "run", "--json"))
+    assert found["guarantee"] is False and found["broken_premises"] == premises
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_predictions_are_written_as_csv(armijo, small, trained, tmp_path):
+    found = armijo("predict", trained, small.csv)
+    assert (found.code, found.err) == (0, "")
+    predicted = [row["prediction"] for row in rows(found.out)]
+    assert len(predicted) == FOUND_ROWS and set(predicted) == set(CLASSES)
+    small_frame().drop(columns="income").to_parquet(tmp_path / "x.parquet")
+    as_file = armijo(
+        "predict",
+        trained / "model.json",
+        tmp_path / "x.parquet",
+        "--out",
+        tmp_path / "p.csv",
+    )
+    assert (as_file.code, as_file.out, as_file.err) == (0, "", "")
+    assert [row["prediction"] for row in rows((tmp_path / "p.csv").read_text())] == (
+        predicted
+    )
+
+
+def test_probabilities_are_written_beside(armijo, small, trained):
+    found = armijo("predict", trained, small.csv, "--probabilities")
+    for row in rows(found.out):
+        each = {name: float(row[f"probability={name}"]) for name in CLASSES}
+        assert sum(each.values()) == pytest.approx(1.0, rel=1e-12)
+        assert row["prediction"] == max(each, key=each.__getitem__)
+
+
+def test_a_support_vector_machine_has_no_probabilities(armijo, fit, small, tmp_path):
+    assert fit("--json", model="svm", max_batches=0).code == 0
+    assert load_model(tmp_path / "run" / "model.json").kind == "svm"
+    assert armijo("predict", tmp_path / "run", small.csv).code == 0
+    found = armijo("predict", tmp_path / "run", small.csv, "--probabilities")
+    assert (found.code, found.out) == (2, "")
+    assert "svm" in found.err and "no probabilities" in found.err
+
+
+@pytest.mark.parametrize(
+    ("model", "table", "told"),
+    [
+        ("nowhere", "t.csv", "nowhere"),
+        ("run", "nowhere.csv", "nowhere.csv"),
+        ("run", "colors.csv", "'pink'"),
+        ("schema.toml", "t.csv", "schema.toml"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused(
+    armijo, small, trained, model, table, told
+):
+    small_frame().replace("red", "pink").to_csv(
+        small.csv.with_name("colors.csv"), index=False
+    )
+    where = {"run": trained}.get(model, small.csv.with_name(model))
+    found = armijo("predict", where, small.csv.with_name(table))
+    assert (found.code, found.out) == (2, "")
+    assert found.err.startswith("Error: ") and told in found.err
+
+
+def test_show_describes_a_finished_run(armijo, trained):
+    found = parsed(armijo("show", trained, "--json"))
+    assert found["state"] == "finished" and found["ledger_verified"] is True
+    text = shown(armijo("show", trained))
+    assert "state finished" in text and f"charges {found['charges']}" in text
+    assert "target income" in text and "classes - no - yes" in text
+
+
+def interrupting(monkeypatch, batch: int, times: int = 1) -> None:
+    """Let Ctrl-C come in the middle of a batch."""
+    whole, calls = BLSGD.step, []
+
+    def step(self, *given):
+        calls.append(given)
+        if len(calls) == batch:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+        return whole(self, *given)
+
+    monkeypatch.setattr(BLSGD, "step", step)
+
+
+def test_an_interrupted_fit_can_be_shown_and_resumed(
+    armijo, fit, small, tmp_path, monkeypatch
+):
+    out, before = tmp_path / "run", signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        interrupting(patch, 3)
+        stopped = fit("--json")
+    assert signal.getsignal(signal.SIGINT) is before
+    assert (stopped.code, stopped.out) == (130, "")
+    assert "interrupted after 3 batches" in stopped.err and "--resume" in stopped.err
+    found = parsed(armijo("show", out, "--json"))
+    assert (found["state"], found["charges"]) == ("unfinished", 3)
+    assert "--resume" in shown(armijo("show", out))
+    assert armijo("predict", out, small.csv).code == 2
+    ledger = (out / "ledger.jsonl").read_bytes()
+    refused = fit()
+    assert refused.code == 2 and "--resume" in refused.err
+    assert fit("--resume", epsilon=2).code == 2
+    assert (out / "ledger.jsonl").read_bytes() == ledger
+    again = fit("--resume", "--json")
+    assert parsed(again)["batches"] == len(read_ledger(out / "ledger.jsonl").charges)
+    assert (out / "ledger.jsonl").read_bytes().startswith(ledger)
+    late = fit("--resume")
+    assert late.code == 2 and "a finished run" in late.err
+
+
+def test_a_second_interrupt_ends_at_once_and_keeps_the_checkpoint(
+    fit, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        interrupting(patch, 3, times=2)
+        stopped = fit()
+    assert (stopped.code, stopped.out) == (130, "")
+    assert len(read_ledger(tmp_path / "run" / "ledger.jsonl").charges) == 3
+    found = parsed(fit("--resume", "--json"))
+    charges = read_ledger(tmp_path / "run" / "ledger.jsonl").charges
+    assert found["batches"] == len(charges) - 1
+
+
+def test_interrupts_are_counted_only_while_a_fit_runs():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), _finish_step_on_interrupt() as stopped:
+        assert stopped() is False
+        signal.raise_signal(signal.SIGINT)
+        assert stopped() is True
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def start(small: Small, out: Path, *flags: str) -> subprocess.Popen[str]:
+    """Start the program on many cheap batches, as a user does."""
+    options = USUAL | {"--expected-steps": "0", "--max-batches": "300"}
+    files = {"--schema": str(small.schema), "--out": str(out)}
+    command = [sys.executable, "-m", "armijo", "fit"]
+    return subprocess.Popen(
+        [*command, str(small.csv), *words(options | files), *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "400"},
+    )
+
+
+def wait_for_lines(process: subprocess.Popen[str], path: Path, count: int) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_ctrl_c_and_resume_of_the_program_itself(small, tmp_path):
+    ledger = tmp_path / "run" / "ledger.jsonl"
+    with start(small, tmp_path / "run") as process:
+        wait_for_lines(process, ledger, 5)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (130, "")
+    assert "--resume" in err and "Traceback" not in err
+    before, view = ledger.read_bytes(), read_ledger(ledger)
+    assert 3 <= len(view.charges) < 300 and view.torn == 0
+    with start(small, tmp_path / "run", "--resume", "--json") as process:
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, "")
+    assert json.loads(out)["batches"] == 300
+    assert ledger.read_bytes().startswith(before)
+    view = read_ledger(ledger)
+    assert [charge.index for charge in view.charges] == list(range(300))
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert [record["batch"] for record in report["history"]] == list(range(300))
+    assert not (tmp_path / "run" / "checkpoint.json").exists()
+
+
+@pytest.mark.parametrize("damage", ["changed", "cut", "missing", "other"])
+def test_a_damaged_ledger_is_not_shown(armijo, trained, tmp_path, damage):
+    lines = (trained / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    damaged = {
+        "changed": [*lines[:2], lines[2].replace(b'"rate":0.1', b'"rate":0.2')],
+        "cut": [*lines[:2], *lines[3:]],
+        "other": [b"no ledger\n"],
+    }
+    if damage != "missing":
+        content = [*damaged[damage], *lines[3:]] if damage == "changed" else None
+        (tmp_path / "ledger.jsonl").write_bytes(b"".join(content or damaged[damage]))
+    found = armijo("show", tmp_path, "--json")
+    assert (found.code, found.out) == (2, "")
+    assert found.err.startswith("Error: ") and "ledger" in found.err
+
+
+def test_what_is_no_folder_is_not_shown(armijo, trained, tmp_path):
+    for path in (tmp_path / "none", trained / "model.json"):
+        found = armijo("show", path)
+        assert found.code == 2 and str(path) in found.err and "folder" in found.err
+
+
+def test_a_folder_in_use_is_refused_and_overwriting_loses_nothing(fit, tmp_path):
+    out, ledgers = tmp_path / "run", []
+    assert fit("--json", max_batches=0).code == 0
+    for _ in range(2):
+        refused = fit(max_batches=0)
+        assert refused.code == 2 and str(out) in refused.err
+        assert "--overwrite" in refused.err and "--resume" in refused.err
+        ledgers.append((out / "ledger.jsonl").read_bytes())
+        assert fit("--overwrite", "--json", max_batches=0).code == 0
+    for number, ledger in enumerate(ledgers, start=1):
+        moved = out / f"earlier-{number}" / "ledger.jsonl"
+        assert moved.read_bytes() == ledger != (out / "ledger.jsonl").read_bytes()
+
+
+def test_a_draft_has_to_be_reviewed_before_it_is_used(armijo, fit, small, tmp_path):
+    drafted = armijo("schema", small.csv, "--target", "income")
+    assert drafted.code == 0 and "not private" in drafted.err
+    assert "Warning" not in drafted.out
+    draft = tmp_path / "draft.toml"
+    assert armijo("schema", small.csv, "--target", "income", "--out", draft).out == ""
+    assert draft.read_text() == drafted.out
+    again = armijo("schema", small.csv, "--out", draft)
+    assert again.code == 2 and str(draft) in again.err
+    assert draft.read_text() == drafted.out
+    refused = fit(schema=draft)
+    assert refused.code == 2 and "reviewed = true" in refused.err
+    assert not (tmp_path / "run").exists()
+    draft.write_text(drafted.out.replace("reviewed = false", "reviewed = true"))
+    assert parsed(fit("--json", schema=draft, max_batches=0))["batches"] == 0

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bad tables, options, files and folders: named, refused, and nothing spent or left."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from armijo.tables import Schema
+from tests.cli.conftest import spent_nothing
+from tests.jobs.conftest import small_frame, small_schema
+
+
+def changed_cell(column: str, value: object) -> pd.DataFrame:
+    frame = small_frame().astype(object)
+    frame.loc[7, column] = value
+    return frame
+
+
+BAD_TABLES: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "nan": (changed_cell("age", np.nan), ("'age'", "missing", "row 8", "fill")),
+    "word nan": (changed_cell("age", "NaN"), ("'age'", "missing", "row 8", "fill")),
+    "infinite": (changed_cell("age", np.inf), ("'age'", "infinite", "correct")),
+    "minus infinite": (changed_cell("age", "-inf"), ("'age'", "infinite", "correct")),
+    "word": (changed_cell("age", "old"), ("'age'", "'old'", "correct")),
+    "label": (
+        changed_cell("income", "maybe"),
+        ("'income'", "'maybe'", "add the class"),
+    ),
+    "no label": (changed_cell("income", None), ("'income'", "missing", "fill")),
+    "category": (changed_cell("color", "gren"), ("'color'", "'gren'", "did you mean")),
+    "one class": (small_frame().query("income == 'no'"), ("two classes", "one class")),
+    "columns": (
+        small_frame().rename(columns={"age": "Age"}),
+        ("lacks 'age'", "did you mean 'Age'", "rename"),
+    ),
+    "extra column": (small_frame().assign(name="x"), ("'name'", "ignore")),
+    "no target": (small_frame().drop(columns="income"), ("lacks 'income'", "rename")),
+    "no rows": (small_frame().head(0), ("empty table", "right file")),
+    "prose": ("Dear all,\n\nplease, find the table\nattached.\n", ("table", "correct")),
+    "no bytes": ("", ("empty file",)),
+    "binary": ("\0\1\2\0", ("binary", "save the table as CSV")),
+}
+
+
+def write_bad(case: str, path: Path) -> Path:
+    content = BAD_TABLES[case][0]
+    if isinstance(content, str):
+        path.write_text(content)
+    else:
+        content.to_csv(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize("case", BAD_TABLES)
+def test_a_bad_table_is_named_with_its_remedy(fit, tmp_path, case):
+    table = write_bad(case, tmp_path / "bad.csv")
+    found = fit("--json", table=table, target="income")
+    assert (found.code, found.out) == (2, "")
+    assert found.err.startswith("Error: ") and "Traceback" not in found.err
+    for told in BAD_TABLES[case][1]:
+        assert told in found.err
+    assert spent_nothing(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "case",
+    list(BAD_TABLES),
+)
+def test_a_bad_table_leaves_no_folder(fit, tmp_path, case):
+    assert fit(table=write_bad(case, tmp_path / "bad.csv")).code == 2
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_bad_numbers_in_parquet_are_refused_too(fit, tmp_path, value):
+    frame = small_frame()
+    frame.loc[3, "height"] = value
+    frame.to_parquet(tmp_path / "bad.parquet")
+    found = fit(table=tmp_path / "bad.parquet")
+    assert found.code == 2 and "'height'" in found.err and "row 4" in found.err
+    assert not (tmp_path / "run").exists()
+
+
+def three_classes() -> Schema:
+    *others, label = small_schema().columns
+    more = type(label)(label.name, (*label.classes, "unknown"))
+    return small_schema(columns=(*others, more))
+
+
+BAD_OPTIONS: list[tuple[str, str, tuple[str, ...]]] = [
+    *(("epsilon", v, ("epsilon", v)) for v in ("0", "-1", "nan", "inf")),
+    *(("delta", v, ("delta", v)) for v in ("0", "1", "nan", "-0.5")),
+    *(("rate", v, ("rate", v)) for v in ("0", "1.5", "nan")),
+    ("expected_steps", "-3", ("expected_steps", "-3")),
+    ("max_batches", "-1", ("max_batches", "-1")),
+    ("method", "adam", ("method", "'adam'", "blsgd-ac")),
+    ("search_form", "none", ("'none'", "difference")),
+    ("accounting", "magic", ("accounting", "'magic'", "sound")),
+    ("insecure_seed", "-1", ("insecure_seed", "-1", "0 or more")),
+]
+EARLY_OPTIONS = [
+    ("model", "forest", ("'forest'", "logistic or svm")),
+    ("target", "age", ("'income'", "'age'", "Nothing was spent")),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "told"), BAD_OPTIONS + EARLY_OPTIONS)
+def test_a_bad_option_is_named_with_its_value(fit, tmp_path, name, value, told):
+    found = fit("--json", **{name: value})
+    assert (found.code, found.out) == (2, "")
+    assert found.err.startswith("Error: ") and "Traceback" not in found.err
+    for part in told:
+        assert part in found.err
+    assert spent_nothing(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(case[:2] for case in BAD_OPTIONS),
+        *(case[:2] for case in EARLY_OPTIONS),
+    ],
+)
+def test_a_bad_option_leaves_no_folder(fit, tmp_path, name, value):
+    assert fit(**{name: value}).code == 2
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("case", ["table", "schema", "no schema", "classes"])
+def test_missing_and_wrong_files_are_named(fit, small, tmp_path, case):
+    (tmp_path / "three.toml").write_text(three_classes().to_toml())
+    given, told = {
+        "table": ({"table": tmp_path / "none.csv"}, ("none.csv", "check the path")),
+        "schema": ({"schema": tmp_path / "none.toml"}, ("none.toml", "check the path")),
+        "no schema": ({"schema": small.csv}, ("t.csv", "TOML")),
+        "classes": (
+            {"schema": tmp_path / "three.toml", "model": "svm"},
+            ("two classes for svm, got 3", "logistic"),
+        ),
+    }[case]
+    found = fit("--json", **given)
+    assert (found.code, found.out) == (2, "")
+    assert all(part in found.err for part in told)
+    assert spent_nothing(tmp_path / "run")
+
+
+def test_an_output_that_cannot_be_a_folder_is_refused(fit, small, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "run"):
+        found = fit("--overwrite", out=out)
+        assert found.code == 2 and str(tmp_path / "file") in found.err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_output_that_cannot_be_written_is_refused(fit, tmp_path, monkeypatch):
+    """As on a disk that is read-only, also for an administrator."""
+
+    def mkdir(self, *given, **named):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    found = fit()
+    assert (found.code, found.out) == (2, "")
+    assert str(tmp_path / "run") in found.err and "Traceback" not in found.err
+
+
+def test_a_step_that_does_not_fit_has_its_own_exit_code(fit, tmp_path):
+    """The paper's budget of one step grows with epsilon squared."""
+    found = fit("--json", epsilon=50000, rate=1, expected_steps=0)
+    assert (found.code, found.out) == (3, "")
+    assert "50000" in found.err and "single step" in found.err
+    assert "Nothing was spent" in found.err and spent_nothing(tmp_path / "run")
+
+
+def test_numbers_outside_their_bounds_are_not_mentioned(fit, tmp_path):
+    assert (small_frame()["age"] > 100).any()
+    finished = fit("--json", max_batches=0)
+    assert finished.code == 0 and finished.err == ""
+    for path in (tmp_path / "run").iterdir():
+        text = path.read_text(encoding="utf-8").lower()
+        assert not any(word in text for word in ("clamp", "outside", "out of bounds"))

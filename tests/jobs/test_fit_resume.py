@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An interrupted run goes on exactly where it was, and pays for every batch once."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from armijo.errors import ArmijoError, TableError
+from armijo.optim import BLSGD
+from armijo.privacy.ledger import read_ledger
+from armijo.tables import Numeric
+from tests.jobs.conftest import (
+    FILES,
+    SEED,
+    charges,
+    content,
+    own_files,
+    same_run,
+    small_schema,
+    stop_after,
+    within_limits,
+)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_seeded_run_that_was_interrupted_ends_where_it_would_have(
+    small, seeded, tmp_path, count
+):
+    given = {"parameters": {"random_state": SEED}}
+    first = small.fit(tmp_path / "run", callback=stop_after(count), **given)
+    assert not first.finished and first.estimator.n_iter_ == count
+    assert own_files(tmp_path / "run") == {"ledger.jsonl", "checkpoint.json"}
+    assert len(charges(tmp_path / "run")) == count
+    again = small.fit(tmp_path / "run", resume=True, **given)
+    assert again.finished and own_files(tmp_path / "run") == FILES
+    same_run(again, seeded)
+    assert (tmp_path / "run" / "report.json").read_bytes() == (
+        seeded.folder / "report.json"
+    ).read_bytes()
+
+
+def test_a_run_interrupted_after_every_batch_is_the_same_run(small, seeded, tmp_path):
+    given = {"parameters": {"random_state": SEED}, "callback": lambda record: True}
+    found = small.fit(tmp_path / "run", **given)
+    calls = 1
+    while not found.finished:
+        found = small.fit(tmp_path / "run", resume=True, **given)
+        calls += 1
+    assert calls == seeded.estimator.n_iter_ + 1
+    same_run(found, seeded)
+
+
+def test_a_run_from_the_systems_randomness_goes_on_with_its_ledger(small, tmp_path):
+    out = tmp_path / "run"
+    first = small.fit(out, callback=stop_after(3))
+    before = (out / "ledger.jsonl").read_bytes()
+    again = small.fit(out, resume=True)
+    assert (out / "ledger.jsonl").read_bytes().startswith(before)
+    history = again.estimator.history_
+    pd.testing.assert_frame_equal(history.head(3), first.estimator.history_)
+    assert history["batch"].tolist() == list(range(len(history)))
+    assert history["epsilon"].is_monotonic_increasing
+    view = read_ledger(out / "ledger.jsonl")
+    assert len(view.charges) == len(history) > 3
+    assert again.estimator.privacy_.epsilon_spent <= 1.0
+    assert within_limits(view)
+
+
+def interrupted_in_a_step(small, out, monkeypatch) -> None:
+    """Run until the fourth batch is paid for and broken off before its answer."""
+    whole, calls = BLSGD.step, []
+
+    def step(self, *given):
+        calls.append(given)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return whole(self, *given)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(BLSGD, "step", step)
+        small.fit(out)
+
+
+def test_a_batch_paid_and_not_finished_stays_paid(small, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    interrupted_in_a_step(small, out, monkeypatch)
+    assert len(charges(out)) == 4
+    assert len(json.loads((out / "checkpoint.json").read_text())["records"]) == 3
+    found = small.fit(out, resume=True)
+    view = read_ledger(out / "ledger.jsonl")
+    assert found.estimator.n_iter_ == len(view.charges) - 1
+    assert 3 not in found.estimator.history_["batch"].tolist()
+    assert found.estimator.history_["batch"].iloc[-1] == len(view.charges) - 1
+    assert within_limits(view)
+
+
+def test_a_failing_callback_loses_nothing(small, tmp_path):
+    def callback(record):
+        if record.batch == 2:
+            raise RuntimeError("the terminal went away")
+
+    with pytest.raises(RuntimeError, match="terminal"):
+        small.fit(tmp_path / "run", callback=callback)
+    found = small.fit(tmp_path / "run", resume=True)
+    assert found.estimator.n_iter_ == len(charges(tmp_path / "run")) > 3
+
+
+def wider_schema(folder: Path) -> Path:
+    columns = list(small_schema().columns)
+    columns[0] = Numeric("age", 0, 120)
+    path = folder / "wider.toml"
+    path.write_text(small_schema(columns=tuple(columns)).to_toml())
+    return path
+
+
+@pytest.mark.parametrize(
+    "changed",
+    ["epsilon", "rate", "random_state", "kind", "schema"],
+)
+def test_a_run_goes_on_with_its_own_settings_only(small, tmp_path, changed):
+    out = tmp_path / "run"
+    small.fit(out, callback=stop_after(2))
+    before = content(out)
+    others = {"kind": {"kind": "svm"}, "schema": {"schema": wider_schema(tmp_path)}}
+    values = {"epsilon": 2.0, "rate": 0.2, "random_state": 1}
+    other = others.get(changed) or {"parameters": {changed: values[changed]}}
+    with pytest.raises(ArmijoError, match=r"another run.*nothing was spent"):
+        small.fit(out, resume=True, **other)
+    assert content(out) == before
+
+
+def test_what_is_not_interrupted_cannot_be_resumed(small, finished, tmp_path):
+    before = content(finished.folder)
+    with pytest.raises(TableError, match=r"resume.*a finished run.*without --resume"):
+        small.fit(finished.folder, resume=True)
+    assert content(finished.folder) == before
+    with pytest.raises(TableError, match=r"resume.*no run.*without --resume"):
+        small.fit(tmp_path / "none", resume=True)
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("ledger", ["missing", "older"])
+def test_a_run_does_not_go_on_without_the_ledger_of_its_batches(
+    small, tmp_path, ledger
+):
+    out = tmp_path / "run"
+    small.fit(out, callback=stop_after(1))
+    older = (out / "ledger.jsonl").read_bytes()
+    small.fit(out, callback=stop_after(3), resume=True)
+    (out / "ledger.jsonl").unlink()
+    if ledger == "older":
+        (out / "ledger.jsonl").write_bytes(older)
+    with pytest.raises(ArmijoError, match="ledger"):
+        small.fit(out, resume=True)
+
+
+def test_a_damaged_checkpoint_is_refused_and_left_as_it_is(small, tmp_path):
+    out = tmp_path / "run"
+    small.fit(out, callback=stop_after(3))
+    damaged = (out / "checkpoint.json").read_bytes()[:-9]
+    (out / "checkpoint.json").write_bytes(damaged)
+    before = content(out)
+    with pytest.raises(ArmijoError, match=r"not a checkpoint.*nothing was spent"):
+        small.fit(out, resume=True)
+    assert content(out) == before
