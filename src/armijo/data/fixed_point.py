@@ -13,14 +13,13 @@ coordinate.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
-from armijo.data.query import Contributions, OuterProduct, row_norms
+from armijo.data.query import Contributions, OuterProduct, as_tensor, row_norms
 from armijo.privacy.budget import FloatArray
 
 BITS = 24
@@ -82,7 +81,7 @@ def _dense_sum(outer: OuterProduct, bound: float) -> IntArray:
         if not math.isfinite(norms.sum()):
             # 0 x infinity is NaN: rows left out must not be multiplied into the sum.
             rows = np.where(np.isfinite(norms)[:, None], rows, 0.0)
-        block, tensor = buffer[: len(part)], _tensor(rows)
+        block, tensor = buffer[: len(part)], as_tensor(rows)
         for j in range(k):
             torch.mul(tensor, torch.from_numpy(scaled[:, j : j + 1]), out=block)
             total[j, :d] += block.round_().sum(dim=0).numpy()
@@ -136,11 +135,6 @@ def _scaled(
         usable = np.isfinite(norms) & np.isfinite(scaled).all(axis=1)
         scaled = np.where(usable[:, None], scaled, 0.0)
     return scaled
-
-
-def _tensor(block: NDArray[Any]) -> torch.Tensor:
-    """Return a block of rows as a tensor, without a copy where that is allowed."""
-    return torch.from_numpy(block if block.flags.writeable else block.copy())
 
 
 def number_sum(contributions: Contributions, bound: float) -> int:

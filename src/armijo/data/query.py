@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -106,21 +107,26 @@ def row_norms(X: Matrix) -> FloatArray:
     Squares of tiny numbers vanish; rows where they might get ``sqrt(d) max |x|``.
     """
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        norms = np.sqrt(_squares(X))
+        norms = _plain_norms(X)
     tiny = norms < _TINY
     if tiny.any():
         norms[tiny] = _largest(X[tiny]) * math.sqrt(X.shape[1])
     return np.asarray(norms)
 
 
-def _squares(X: Matrix) -> FloatArray:
-    """Return the sum of squares of each row, the same whatever rows are beside it."""
+def _plain_norms(X: Matrix) -> FloatArray:
+    """Return the norm of each row, the same whatever rows are beside it."""
     if sparse.issparse(X):
         squares = X.astype(np.float64).power(2)
-        return np.asarray(squares.sum(axis=1), dtype=float).ravel()
-    # One contiguous layout and pairwise sums along it: no dependence on other rows.
-    dense = np.ascontiguousarray(X, dtype=np.float64)
-    return np.asarray(np.add.reduce(dense * dense, axis=1))
+        return np.sqrt(np.asarray(squares.sum(axis=1), dtype=float).ravel())
+    # One contiguous layout, and a reduction that goes along each row on its own.
+    return np.asarray(torch.linalg.vector_norm(as_tensor(X), dim=1).numpy())
+
+
+def as_tensor(X: NDArray[Any]) -> torch.Tensor:
+    """Return contiguous float64 rows as a tensor, without a copy where allowed."""
+    rows = np.ascontiguousarray(X, dtype=np.float64)
+    return torch.from_numpy(rows if rows.flags.writeable else rows.copy())
 
 
 def _largest(X: Matrix) -> FloatArray:

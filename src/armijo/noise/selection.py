@@ -111,11 +111,11 @@ def poisson_coins(n: int, rate: float, bits: BitSource) -> NDArray[np.int64]:
     numerator, denominator = float(rate).as_integer_ratio()
     head, rest = divmod(numerator << 16, denominator)
     words = bits.uint16(n)
-    taken = [np.flatnonzero(words < head)]
+    inside = words < head
     ties = np.flatnonzero(words == head)
     while ties.size and rest:
         head, rest = divmod(rest << WORD, denominator)
         longer = bits.uint64(ties.size)
-        taken.append(ties[longer < head])
+        inside[ties[longer < head]] = True
         ties = ties[longer == head]
-    return np.sort(np.concatenate(taken)) if len(taken) > 1 else taken[0]
+    return np.flatnonzero(inside)
