@@ -106,7 +106,7 @@ class AboveThreshold:
         return 1 / self.threshold_scale + 2 / self.query_scale
 
     def rdp(self, orders: FloatArray) -> FloatArray:
-        """Bound the Renyi divergence at each order (Theorem A)."""
+        """Bound the Renyi divergence at each order (docs/proofs.md, A)."""
         a = np.atleast_1d(np.asarray(orders, dtype=float))
         if self.query_scale == 0:
             return np.full(np.shape(orders), np.inf)

@@ -3,10 +3,10 @@
 
 One order, fixed before any row is seen: if no access is started whose conditional cost
 would push the sum above ``rdp_limit(order)``, the whole adaptive run is (order,
-limit)-RDP (Feldman and Zrnic 2021, Theorem 4.3; Lecuyer 2021).  Several orders, going
+limit)-RDP (Feldman and Zrnic 2021; Lecuyer 2021).  Several orders, going
 on while *any* is within its limit, is sound only if their deltas add up to delta: order
-a with weight w_a gets the limit of ``(epsilon, w_a delta)`` (weighted filter of the
-accounting notes; without weights the tight conversion is off by more than a factor 2).
+a with weight w_a gets the limit of ``(epsilon, w_a delta)`` (docs/proofs.md; without
+weights the tight conversion is off by more than a factor 2).
 """
 
 from collections.abc import Mapping

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The growth factor V of Theorem A: how much a run of noisy comparisons can leak.
+"""The growth factor V of Theorem A (docs/proofs.md): what a run of comparisons leaks.
 
 Shift the neighbor's threshold by ``t`` of the sensitivity.  One comparison against a
 threshold ``u`` then passes with probability S(u) here and S(u + s) there, where the

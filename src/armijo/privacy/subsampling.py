@@ -3,8 +3,8 @@
 
 All releases computed from one Poisson batch form *one* mechanism: their un-amplified
 curves are summed and amplified once.  The factor 3 of Zhu and Wang (2019) is not
-needed for any mechanism whose curve bounds both directions (Theorem B of the accounting
-notes), so for every integer order a >= 2
+needed for any mechanism whose curve bounds both directions (docs/proofs.md, Theorem B),
+so for every integer order a >= 2
 
     eps'(a) = log{1 + sum_{l=2}^a C(a,l) q^l (1-q)^{a-l} (e^{(l-1) eps(l)} - 1)}/(a-1)
 """

@@ -28,6 +28,8 @@ def category_text(value: object) -> str:
     ``True``, ``"true"`` and ``"TRUE"`` are all ``"True"``. Leading zeros stay, because
     they tell codes apart. Empty text means that the cell is missing.
 
+    Examples
+    --------
     >>> [category_text(value) for value in (1, 1.0, " 1.0 ", True, "true", "007")]
     ['1', '1', '1', 'True', 'True', '007']
     """
