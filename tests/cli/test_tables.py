@@ -238,6 +238,21 @@ def wait_for_lines(process: subprocess.Popen[str], path: Path, count: int) -> No
         time.sleep(0.005)
 
 
+def test_a_killed_program_resumes_from_its_checkpoint(small, tmp_path):
+    ledger = tmp_path / "run" / "ledger.jsonl"
+    with start(small, tmp_path / "run") as process:
+        wait_for_lines(process, ledger, 20)
+        process.kill()
+        process.communicate(timeout=60)
+    paid = len(read_ledger(ledger).charges)
+    with start(small, tmp_path / "run", "--resume", "--json") as process:
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert json.loads(out)["batches"] == 300
+    # Nothing is refunded: steps after the last checkpoint are redone and paid again.
+    assert len(read_ledger(ledger).charges) > max(paid, 300)
+
+
 def test_ctrl_c_and_resume_of_the_program_itself(small, tmp_path):
     ledger = tmp_path / "run" / "ledger.jsonl"
     with start(small, tmp_path / "run") as process:

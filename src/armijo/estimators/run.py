@@ -3,6 +3,7 @@
 
 import math
 import os
+import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from armijo.privacy.paper import PaperAccountant
 
 Accounting = Literal["sound", "paper"]
 Callback = Callable[[StepRecord], object]
+_SAVE_EVERY = 5.0  # seconds between checkpoints: what a killed run may have to redo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +76,9 @@ def train(
     """Train on private rows; the callback sees each record and may return True to stop.
 
     With ``resume`` the run goes on from its checkpoint and its ledger.  The checkpoint
-    is written when the run ends or is interrupted.
+    is written at the start, every few seconds, and when the run ends or is interrupted.
+    What a killed run paid after its last checkpoint stays paid; the steps are redone
+    and charged again.
     """
     randomness = _randomness(settings.seed)
     method, start, step = _method(settings)
@@ -93,6 +97,7 @@ def train(
             noise=settings.noise,
         )
         try:
+            progress.save()
             _run(settings.objective, data, method, progress, callback)
         finally:
             progress.save()
@@ -157,6 +162,7 @@ class _Progress:
         self.state = state
         self.records: list[StepRecord] = []
         self._streams = randomness.state_dict()
+        self._saved = time.monotonic()
 
     def load(self) -> None:
         """Go on from the checkpoint."""
@@ -193,9 +199,12 @@ class _Progress:
         self.records.append(record)
         if self._randomness.deterministic:
             self._streams = self._randomness.state_dict()
+        if time.monotonic() - self._saved > _SAVE_EVERY:
+            self.save()
 
     def save(self) -> None:
         """Write the checkpoint, if there is a place for it."""
+        self._saved = time.monotonic()
         if self._settings.checkpoint is None:
             return
         save_checkpoint(
