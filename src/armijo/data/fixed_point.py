@@ -68,25 +68,26 @@ def _as_outer(contributions: Contributions) -> OuterProduct:
 
 def _dense_sum(outer: OuterProduct, bound: float) -> IntArray:
     """Sum block by block; a block stays in the processor's cache for all its passes."""
+    X, constant = outer.X, outer.constant
     coefficients = np.asarray(outer.coefficients, dtype=float)
-    (n, d), k = outer.X.shape, coefficients.shape[1]
-    total = np.zeros((k, d + (outer.constant != 0)))
+    (n, d), k = X.shape, coefficients.shape[1]
+    total = np.zeros((k, d + (constant != 0)))
+    norms = _norms(coefficients, row_norms(X), constant)
+    scaled = _scaled(coefficients, norms, bound, total.size)
+    # 0 x infinity is NaN: rows left out must not be multiplied into the sum.
+    sound = None if math.isfinite(norms.sum()) else np.isfinite(norms)[:, None]
     height = max(1, _BLOCK // max(d, 1))
     buffer = torch.empty((min(height, n), d), dtype=torch.float64)
     for start in range(0, n, height):
-        rows = np.ascontiguousarray(outer.X[start : start + height], dtype=np.float64)
-        part = coefficients[start : start + height]
-        norms = _norms(part, row_norms(rows), outer.constant)
-        scaled = _scaled(part, norms, bound, total.size)
-        if not math.isfinite(norms.sum()):
-            # 0 x infinity is NaN: rows left out must not be multiplied into the sum.
-            rows = np.where(np.isfinite(norms)[:, None], rows, 0.0)
-        block, tensor = buffer[: len(part)], as_tensor(rows)
+        part = slice(start, start + height)
+        rows = X[part] if sound is None else np.where(sound[part], X[part], 0.0)
+        tensor, factors = as_tensor(rows), torch.from_numpy(scaled[part])
+        block = buffer[: len(factors)]
         for j in range(k):
-            torch.mul(tensor, torch.from_numpy(scaled[:, j : j + 1]), out=block)
+            torch.mul(tensor, factors[:, j : j + 1], out=block)
             total[j, :d] += block.round_().sum(dim=0).numpy()
-        if outer.constant != 0:
-            total[:, d] += np.rint(scaled * outer.constant).sum(axis=0)
+    if constant != 0:
+        total[:, d] = np.rint(scaled * constant).sum(axis=0)
     return total.ravel().astype(np.int64)
 
 

@@ -21,6 +21,7 @@ from armijo.privacy.budget import FloatArray
 
 SMALLEST_BOUND, LARGEST_BOUND = 1e-140, 1e140
 _TINY = 1e-140
+_BLOCK = 1 << 20  # numbers in a block of rows: 8 MiB
 
 Matrix = Any
 """A dense array, a memmap or a SciPy CSR matrix, taken as it is."""
@@ -119,8 +120,14 @@ def _plain_norms(X: Matrix) -> FloatArray:
     if sparse.issparse(X):
         squares = X.astype(np.float64).power(2)
         return np.sqrt(np.asarray(squares.sum(axis=1), dtype=float).ravel())
-    # One contiguous layout, and a reduction that goes along each row on its own.
-    return np.asarray(torch.linalg.vector_norm(as_tensor(X), dim=1).numpy())
+    # One contiguous layout, and a reduction that goes along each row on its own; in
+    # blocks, since a table that is not float64 is copied.
+    norms = np.empty(X.shape[0])
+    height = max(1, _BLOCK // max(X.shape[1], 1))
+    for start in range(0, X.shape[0], height):
+        block = as_tensor(X[start : start + height])
+        norms[start : start + height] = torch.linalg.vector_norm(block, dim=1)
+    return norms
 
 
 def as_tensor(X: NDArray[Any]) -> torch.Tensor:

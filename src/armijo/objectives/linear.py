@@ -137,7 +137,7 @@ class LinearObjective:
             along = _remember(
                 rows, "along", step, lambda: self._signed(self.scores(step, rows.X), y)
             )
-            after = self._losses_of(torch.sub(here, along, alpha=step_size), y)
+            after = self._losses_of(here.sub(along, alpha=step_size), y)
             if form == "loss":
                 before, after = _clipped(before, clip), _clipped(after, clip)
             return (before - after).numpy()

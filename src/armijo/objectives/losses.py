@@ -12,6 +12,7 @@ huber      1 - m, (1 + h - m)^2 / (4h) if |1 - m| <= h, or 0  -1, -(1+h-m)/(2h),
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -35,6 +36,7 @@ def _hinge(m: Tensor) -> Tensor:
     return torch.relu(1 - m)
 
 
+@lru_cache
 def margin_loss(name: str, huber_width: float = 0.5) -> MarginLoss:
     """Return one of the losses ``logistic``, ``hinge`` and ``huber``.
 
