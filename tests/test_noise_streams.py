@@ -6,12 +6,20 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import armijo.noise
-from armijo.noise import PURPOSES, Randomness, SeededBits, SystemBits
+from armijo.noise import (
+    PURPOSES,
+    Randomness,
+    SeededBits,
+    SystemBits,
+    poisson_coins,
+    selection,
+)
 
 
 def seeded(seed: int = 11) -> Randomness:
@@ -109,3 +117,17 @@ def test_no_global_generator_is_used_or_seeded():
                 modules |= {alias.name for alias in node.names}
     assert names == {"Generator", "Philox", "SeedSequence"}
     assert "random" not in modules
+
+
+def test_coins_of_many_rows_are_thrown_in_parts(monkeypatch):
+    """Every part has its own bits, and no row is lost or doubled at a seam."""
+    monkeypatch.setattr(selection, "_PART", 7)
+    rounds, n, rate = 4_000, 20, 0.3
+    bits, seen = SeededBits(11), np.zeros(n)
+    for _ in range(rounds):
+        rows = poisson_coins(n, rate, bits)
+        assert rows.tolist() == sorted(set(rows.tolist()))
+        seen[rows] += 1
+    z = (seen - rate * rounds) / np.sqrt(rounds * rate * (1 - rate))
+    assert np.abs(z).max() < 5
+    assert poisson_coins(20, 1.0, bits).tolist() == list(range(20))

@@ -17,6 +17,8 @@ from armijo.noise.lazy import (
     uniform_below,
 )
 
+_PART = 1 << 18  # rows whose coins are thrown together: 512 KiB of bits
+
 
 def exponential_choice(
     gaps: Sequence[int], scale: int, bits: BitSource, *, _guard: float = GUARD
@@ -108,6 +110,16 @@ def poisson_coins(n: int, rate: float, bits: BitSource) -> NDArray[np.int64]:
     _validate.rate(rate=rate)
     if rate == 1:
         return np.arange(n, dtype=np.int64)
+    # In parts that stay in the processor's cache, so that cost grows with n only.
+    parts = [
+        start + _coins(min(_PART, n - start), rate, bits)
+        for start in range(0, n, _PART)
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+
+def _coins(n: int, rate: float, bits: BitSource) -> NDArray[np.int64]:
+    """Throw the coins of one part."""
     numerator, denominator = float(rate).as_integer_ratio()
     head, rest = divmod(numerator << 16, denominator)
     words = bits.uint16(n)
