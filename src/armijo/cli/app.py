@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from armijo.cli import account, demo, tables
+from armijo.cli import account, datasets, demo, tables
 from armijo.cli.output import fail
 from armijo.errors import ArmijoError, BudgetExceeded
 
@@ -26,6 +26,7 @@ app.command("fit")(tables.fit)
 app.command("predict")(tables.predict)
 app.command("show")(tables.show)
 app.command("demo")(demo.demo)
+app.add_typer(datasets.app, name="datasets")
 
 
 def main() -> None:

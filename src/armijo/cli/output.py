@@ -13,7 +13,7 @@ from rich.text import Text
 def emit(result: Mapping[str, object], *, title: str, as_json: bool) -> None:
     """Print the result as exactly one JSON object, or as a table of two columns."""
     if as_json:
-        sys.stdout.write(json.dumps(result, allow_nan=False) + "\n")
+        emit_json(result)
         return
     table = Table(title=title, show_header=False, title_justify="left")
     table.add_column("name", style="bold", no_wrap=True)
@@ -21,6 +21,11 @@ def emit(result: Mapping[str, object], *, title: str, as_json: bool) -> None:
     for name, value in result.items():
         table.add_row(name.replace("_", " "), Text(_readable(value)))
     Console().print(table)
+
+
+def emit_json(result: Mapping[str, object]) -> None:
+    """Print exactly one JSON object on standard output."""
+    sys.stdout.write(json.dumps(result, allow_nan=False) + "\n")
 
 
 def _readable(value: object) -> str:

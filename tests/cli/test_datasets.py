@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``armijo datasets``: what is printed, and what is refused."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from armijo.cli import app
+from armijo.datasets import DATASETS
+from armijo.errors import DatasetError
+
+
+@pytest.fixture
+def nothing_here(monkeypatch, tmp_path):
+    """Make a machine without data and without a network."""
+    monkeypatch.setenv("ARMIJO_DATA", str(tmp_path))
+    monkeypatch.setenv("ARMIJO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("ARMIJO_MIRROR", "http://127.0.0.1:9/")
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*words: str):
+    return CliRunner().invoke(app, ["datasets", *words])
+
+
+def test_list_names_every_dataset(nothing_here):
+    found = json.loads(run("list", "--json").stdout)["datasets"]
+    assert [row["name"] for row in found] == list(DATASETS)
+    here = {row["name"]: row["here"] for row in found}
+    assert here["generated-census"] is True and here["adult"] is False
+    assert "generated-census" in run("list").stdout
+
+
+def test_check_tells_what_is_missing(nothing_here):
+    found = json.loads(run("check", "adult", "--json").stdout)
+    assert found["complete"] is False
+    assert any("missing" in line for line in found["files"])
+
+
+def test_fetch_without_a_network_says_so(nothing_here):
+    result = run("fetch", "adult", "--json")
+    assert isinstance(result.exception, DatasetError) and result.stdout == ""
+
+
+def test_fetch_of_what_may_not_be_passed_on_says_how_to_obtain_it(nothing_here):
+    result = run("fetch", "ipums-us")
+    assert isinstance(result.exception, DatasetError)
+    assert "--file" in str(result.exception)
+
+
+def test_fetch_takes_only_the_right_file(nothing_here, tmp_path):
+    wrong = tmp_path / "wrong.dat"
+    wrong.write_text("1 2 3\n")
+    result = run("fetch", "ipums-br", "--file", str(wrong))
+    assert isinstance(result.exception, DatasetError)
