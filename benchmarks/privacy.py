@@ -13,6 +13,7 @@ import dp_accounting as dpa
 from dp_accounting.pld import PLDAccountant
 
 from armijo.data.private import BatchPlan
+from armijo.noise import SystemBits, fast_gaussian, rounded_gaussian
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.budget import Budget
 from armijo.privacy.calibrate import noise_multiplier_for
@@ -41,7 +42,16 @@ def rows() -> list[Row]:
         under("joint amplified charge, changed budget", _changed_charge(), 0.02),
         _calibration(Budget(epsilon=1.0, delta=1e-5), rate=0.005, steps=2000),
         _calibration(Budget(epsilon=1.0, delta=1e-5), rate=0.1, steps=200),
+        _fast_noise(),
     ]
+
+
+def _fast_noise() -> Row:
+    """Time 100,000 fast draws against as many exact ones."""
+    scale, size, bits = 6 * 2**24, 100_000, SystemBits()
+    fast = median_seconds(lambda: fast_gaussian(scale, size, bits))
+    exact = median_seconds(lambda: rounded_gaussian(scale, size, bits))
+    return times_faster("fast noise against exact noise, 1e5 draws", fast, exact, 1.0)
 
 
 def _plan(gradient_rho: float, search: AboveThreshold) -> BatchPlan:

@@ -19,6 +19,7 @@ from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
 from armijo.data.query import BoundedQuery, OuterProduct, Rows
 from armijo.errors import BudgetExceeded, UnchargedAccess
 from armijo.noise import BitSource, Randomness
+from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.filter import PrivacyFilter
 from armijo.privacy.ledger import Ledger
@@ -348,3 +349,18 @@ def test_a_query_needs_public_numbers(number):
     for bad in ({"bound": number}, {"bound": 0.0}, {"bound": 1.0, "offset": number}):
         with pytest.raises(ValueError, match=f"Expected {list(bad)[-1]}"):
             BoundedQuery(contributions=lambda rows: rows.X, **bad)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        Gaussian(noise_scale=2.0**27),
+        AboveThreshold.laplace(1e-8, 5),
+        AboveThreshold.gaussian(1e-16, 5),
+    ],
+)
+def test_noise_that_cannot_be_drawn_is_refused_before_it_is_paid_for(part):
+    data = PrivateDataset(X3, n_rows=3, accountant=PrivacyFilter(BUDGET))
+    with pytest.raises(ValueError, match="Nothing was spent"):
+        data.open(BatchPlan(mechanisms=(part,)))
+    assert data.accountant.n_charges == 0

@@ -20,6 +20,7 @@ from armijo.data import fixed_point
 from armijo.data.query import BoundedQuery, Matrix, Rows
 from armijo.errors import UnchargedAccess
 from armijo.noise import (
+    MAX_SCALE,
     BitSource,
     Randomness,
     default_noise,
@@ -120,6 +121,7 @@ class PrivateDataset:
         """
         if self.accountant.guarantee.relation is Neighboring.REPLACE_ONE:
             _refuse_replace_one(plan)
+        _refuse_unsampleable(plan)
         self.accountant.charge(plan.mechanism, label=label)
         rows = self._sample(plan.rate)
         return PrivateBatch(rows, plan, self._randomness, self._noise)
@@ -300,6 +302,22 @@ def _refuse_replace_one(plan: BatchPlan) -> None:
             "a row moves a sum twice as far, and Poisson amplification does not apply. "
             "Release a mechanism that is proved for replace-one at rate 1."
         )
+
+
+def _refuse_unsampleable(plan: BatchPlan) -> None:
+    """Refuse noise that is too large to be drawn, before it is paid for."""
+    for part in plan.mechanisms:
+        scales: tuple[float, ...] = ()
+        if isinstance(part, Gaussian):
+            scales = (part.noise_multiplier,)
+        elif isinstance(part, AboveThreshold):
+            scales = (part.threshold_scale, part.query_scale)
+        if any(scale * fixed_point.STEPS > MAX_SCALE for scale in scales):
+            raise ValueError(
+                f"Expected noise of at most {MAX_SCALE / fixed_point.STEPS:.3g} times "
+                f"the sensitivity, got {part!r}; epsilon is too small for exact noise. "
+                "Raise epsilon or the budgets of a step. Nothing was spent."
+            )
 
 
 def _refuse_excess(bound: float, sensitivity: float) -> None:

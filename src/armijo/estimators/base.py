@@ -228,7 +228,7 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
         X, y : arrays
             As in :meth:`fit`.
         checkpoint : path or None
-            Written when the run ends or is interrupted.
+            Written at the start, every few seconds and when the run ends.
         fingerprint : mapping or None
             Public JSON values that ledger and checkpoint must share with the run.
         resume : bool
