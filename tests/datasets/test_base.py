@@ -10,6 +10,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from armijo.datasets import Dataset, to_frame, to_schema
+from armijo.datasets.base import dense
 from armijo.tables import Schema, encode
 
 X = np.array([[0.0, 0.25], [1.0, 0.5], [0.0, 1.0]])
@@ -36,6 +37,22 @@ def test_majority_rate():
 def test_a_dataset_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         _dataset().name = "other"
+
+
+@pytest.mark.parametrize("rows", [X, csr_array(X)])
+def test_the_publishers_split(rows):
+    train, test = _dataset(X=rows, n_train=2).published_split()
+    assert np.array_equal(dense(train.X), X[:2]) and train.y.tolist() == [0, 1]
+    assert np.array_equal(dense(test.X), X[2:]) and test.y.tolist() == [0]
+    assert (train.n_rows_public, test.n_rows_public) == (2, 1)
+    assert train.name == test.name == "small"
+    with pytest.raises(ValueError, match="published in two parts, got small"):
+        train.published_split()
+
+
+def test_the_publishers_split_copies_no_rows():
+    data = _dataset(n_train=2)
+    assert all(np.shares_memory(part.X, data.X) for part in data.published_split())
 
 
 @pytest.mark.parametrize("rows", [X, csr_array(X)])
@@ -72,6 +89,8 @@ def test_images_have_no_columns_but_are_datasets():
         {"feature_names": ("flag",)},
         {"X": np.zeros((3, 2, 2))},
         {"n_rows_public": 0},
+        {"n_train": 0},
+        {"n_train": 3},
     ],
 )
 def test_parts_that_do_not_fit_are_refused(changes):

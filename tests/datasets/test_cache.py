@@ -2,11 +2,14 @@
 """Where files are looked for, in which order, and how the user's own get in."""
 
 import gzip
+import hashlib
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from armijo.datasets import cache
+from armijo.datasets.files import DataFile
 from armijo.errors import DatasetError
 from tests.datasets.conftest import CONTENT, FOLDER
 
@@ -115,6 +118,38 @@ def test_the_users_own_file_is_copied_as_it_is(published, tmp_path, packed):
     assert path.name == ("rows.txt.gz" if packed else "rows.txt")
     assert own.read_bytes() == raw
     assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_an_archive_without_a_name_of_its_own_is_kept_unpacked(tmp_path, cache_folder):
+    file = DataFile(
+        name="rows.txt",
+        folders=(FOLDER,),
+        sha256=hashlib.sha256(CONTENT).hexdigest(),
+    )
+    own = tmp_path / "mail attachment.zip"
+    with zipfile.ZipFile(own, "w") as archive:
+        archive.writestr("rows.txt", CONTENT)
+    path = cache.install(file, own)
+    assert path.name == "rows.txt" and path.read_bytes() == CONTENT
+
+
+def test_a_reader_notices_that_a_file_was_replaced(published, tmp_path):
+    path = tmp_path / "rows.txt"
+    path.write_bytes(CONTENT[:-1])
+    reader = cache.Reader()
+    with pytest.raises(DatasetError, match="truncated"):
+        reader.content(published, path)
+    path.write_bytes(CONTENT)
+    assert reader.content(published, path) == CONTENT
+
+
+def test_what_is_made_here_is_verified_and_stored(published):
+    with pytest.raises(DatasetError, match=r"made for rows\.txt"):
+        cache.store(published, CONTENT[:-1])
+    assert cache.locate(published) is None
+    path = cache.store(published, CONTENT)
+    assert path == cache.locate(published) and path.read_bytes() == CONTENT
+    assert [p.name for p in path.parent.iterdir()] == ["rows.txt"]
 
 
 def test_another_file_of_the_user_is_refused(published, tmp_path):

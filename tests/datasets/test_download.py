@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Downloads from a publisher that is slow, wrong, short or not there."""
 
+import dataclasses
 import errno
 import os
 import pathlib
@@ -226,3 +227,19 @@ def test_a_mirror_takes_the_place_of_the_publisher(publisher, published, monkeyp
     monkeypatch.setenv("ARMIJO_MIRROR", f"{publisher.url}/mirror/")
     publisher.pages = {f"/mirror/{FOLDER}/rows.txt": CONTENT}
     assert cache.download_file(published).read_bytes() == CONTENT
+
+
+def test_a_mirror_is_asked_once_for_what_many_publish(
+    publisher, published, monkeypatch
+):
+    monkeypatch.setenv("ARMIJO_MIRROR", publisher.url)
+    many = dataclasses.replace(
+        published,
+        sources=tuple(
+            Source(url=f"https://{site}.example/rows.txt", saved_as="rows.txt")
+            for site in "abc"
+        ),
+    )
+    with pytest.raises(DatasetError, match="answered 404"):
+        cache.download_file(many)
+    assert publisher.requests == [(f"/{FOLDER}/rows.txt", None)]

@@ -4,13 +4,14 @@
 import gzip
 import hashlib
 import io
+import tarfile
 import zipfile
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from armijo.datasets.files import DataFile
+from armijo.datasets.files import DataFile, without_gzip
 from armijo.errors import DatasetError
 
 CONTENT = b"a;b\n1;2\n" * 50
@@ -24,18 +25,32 @@ def _zip(**members):
     return buffer.getvalue()
 
 
+def _tar(form=tarfile.PAX_FORMAT, kind=tarfile.REGTYPE, **members):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=form) as archive:
+        for name, data in members.items():
+            member = tarfile.TarInfo(f"a folder/{name.replace('_', '.')}")
+            member.size, member.type = len(data), kind
+            archive.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
+
+
 FILE = DataFile(
     name="rows.csv",
     folders=("rows",),
     sha256=hashlib.sha256(CONTENT).hexdigest(),
-    archives=("rows.zip", "bundle.zip"),
+    archives=("rows.zip", "bundle.zip", "rows.tar.gz", "rows.tar"),
 )
+TAR = _tar(readme_txt=b"x", rows_csv=CONTENT)
 PLAIN_ZIP = _zip(readme_txt=b"x", rows_csv=CONTENT)
 PACKINGS = {
     "plain": CONTENT,
     "gzip": gzip.compress(CONTENT),
     "zip": PLAIN_ZIP,
     "zip in zip": _zip(other_zip=b"x", rows_zip=PLAIN_ZIP),
+    "tar": TAR,
+    "gnu tar": _tar(tarfile.GNU_FORMAT, rows_csv=CONTENT),
+    "gzipped tar": gzip.compress(TAR),
 }
 
 
@@ -49,6 +64,10 @@ def test_every_packing_gives_the_content(packing):
 def test_a_truncated_file_is_refused(packing, length):
     raw = PACKINGS[packing]
     cut = raw[: int(len(raw) * length) if isinstance(length, float) else length]
+    if packing in ("tar", "gnu tar") and CONTENT in cut:
+        # Half of such a small tar archive is padding after the files.
+        assert FILE.content(cut, where="here") == CONTENT
+        return
     with pytest.raises(DatasetError, match=r"Expected here to hold rows\.csv"):
         FILE.content(cut, where="here")
 
@@ -74,8 +93,28 @@ def test_wrong_bytes_never_pass_and_never_surprise(packing, data):
 
 
 def test_an_archive_without_the_file_is_refused():
+    for raw in (_zip(other_csv=CONTENT), _tar(other_csv=CONTENT)):
+        with pytest.raises(DatasetError, match=r"holds no rows\.csv"):
+            FILE.content(raw, where="here")
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE])
+def test_only_plain_files_are_read_from_a_tar_archive(kind):
     with pytest.raises(DatasetError, match=r"holds no rows\.csv"):
-        FILE.content(_zip(other_csv=CONTENT), where="here")
+        FILE.content(_tar(kind=kind, rows_csv=b""), where="here")
+
+
+def test_tar_is_taken_off_only_where_a_file_comes_in_one():
+    file = DataFile(
+        name="rows.csv", folders=("rows",), sha256=hashlib.sha256(TAR).hexdigest()
+    )
+    assert file.content(TAR, where="here") == TAR and file.name_for(TAR) == "rows.csv"
+
+
+def test_gzip_is_taken_off_where_it_can_be():
+    packed = gzip.compress(CONTENT)
+    assert without_gzip(packed) == without_gzip(CONTENT) == CONTENT
+    assert without_gzip(packed[:-9]) == packed[:-9]
 
 
 def test_without_a_digest_any_content_passes():
@@ -85,7 +124,13 @@ def test_without_a_digest_any_content_passes():
 
 @pytest.mark.parametrize(
     ("packing", "name"),
-    [("plain", "rows.csv"), ("gzip", "rows.csv.gz"), ("zip", "rows.zip")],
+    [
+        ("plain", "rows.csv"),
+        ("gzip", "rows.csv.gz"),
+        ("zip", "rows.zip"),
+        ("tar", "rows.tar"),
+        ("gzipped tar", "rows.tar.gz"),
+    ],
 )
 def test_the_name_on_disk_says_how_it_is_packed(packing, name):
     assert FILE.name_for(PACKINGS[packing]) == name

@@ -132,10 +132,11 @@ def test_an_unknown_name_is_refused():
 
 def test_every_entry_is_complete():
     assert {"adult", "bank", "ipums-br", "ipums-us", "acs-national"} <= set(DATASETS)
+    assert {"mnist", "fashion-mnist", "cifar-10", "cifar-10-subset"} <= set(DATASETS)
     for name, entry in DATASETS.items():
         assert entry.name == name and entry.citation and entry.terms
         for file in entry.files:
-            assert file.sources or entry.how_to_obtain
+            assert file.sources or entry.how_to_obtain or entry.derivation
             for source in file.sources:
                 assert source.saved_as in file.disk_names
                 assert source.url.startswith("https://")

@@ -128,6 +128,12 @@ def test_a_dense_dataset_can_be_had_sparse():
     )
 
 
+def test_adult_has_the_split_of_its_two_files():
+    train, test = _loaded("adult").published_split()
+    assert (train.y == 0).sum() == 24_720 and len(train.y) == 32_561
+    assert (test.y == 0).sum() == 12_435 and len(test.y) == 16_281
+
+
 def test_adult_as_a_table_encodes_to_itself():
     data = _loaded("adult")
     text = to_frame(data).head(200).to_csv(index=False)

@@ -2,7 +2,7 @@
 """A dataset in memory, and the public facts by which it is listed and checked."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,7 +15,8 @@ from armijo.datasets.files import DataFile
 from armijo.errors import DatasetError
 
 LABEL = "label"
-Rows: TypeAlias = NDArray[np.float64] | sparse.csr_array
+DenseRows: TypeAlias = NDArray[np.float64] | NDArray[np.float32]
+Rows: TypeAlias = DenseRows | sparse.csr_array
 
 
 class Table(NamedTuple):
@@ -38,7 +39,8 @@ class Dataset:
     name : str
         Name under which `armijo.datasets.load` knows it.
     X : ndarray or scipy.sparse.csr_array of shape (n_rows, ...)
-        Features in [0, 1] as float64, without a bias column.
+        Features in [0, 1], without a bias column: float64 for tables, float32 for
+        images, which have the shape ``(channels, height, width)`` that torch expects.
     y : ndarray of shape (n_rows,)
         Positions in ``classes``.
     classes : tuple of str
@@ -49,6 +51,9 @@ class Dataset:
         The published number of rows.
     citation, terms : str
         Whom to cite, and what use the publisher allows.
+    n_train : int, optional
+        How many rows, the first ones, the publisher meant for training; see
+        `published_split`. ``None`` if the publisher has no such split.
     """
 
     name: str
@@ -59,10 +64,16 @@ class Dataset:
     n_rows_public: int
     citation: str
     terms: str
+    n_train: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
         _validate.at_least(1, n_rows_public=self.n_rows_public)
+        if self.n_train is not None and not 0 < self.n_train < len(self.y):
+            raise ValueError(
+                f"Expected 0 < n_train < {len(self.y)}, the number of rows, got "
+                f"{self.n_train!r}; leave rows on both sides of the split."
+            )
         if self.X.shape[0] != len(self.y):
             raise ValueError(
                 f"Expected one label per row, got {self.X.shape[0]} rows and "
@@ -80,6 +91,50 @@ class Dataset:
         """The share of the most frequent class, which is what a constant guess gets."""
         counts = np.bincount(self.y, minlength=len(self.classes))
         return float(counts.max() / len(self.y))
+
+    def published_split(self) -> tuple["Dataset", "Dataset"]:
+        """Return the training and the test rows, as the publisher parted them.
+
+        Dense rows are not copied: both parts are views of ``X``.
+
+        Returns
+        -------
+        train, test : Dataset
+            The first ``n_train`` rows, and the others.
+
+        Raises
+        ------
+        ValueError
+            If the publisher has no split; `armijo.datasets.folds` makes one.
+        """
+        if self.n_train is None:
+            raise ValueError(
+                f"Expected a dataset that was published in two parts, got {self.name}; "
+                "split it by armijo.datasets.folds."
+            )
+        return self._part(slice(self.n_train)), self._part(slice(self.n_train, None))
+
+    def _part(self, rows: slice) -> "Dataset":
+        """Return some of the rows as a dataset of its own, without a split."""
+        y = self.y[rows]
+        return replace(self, X=self.X[rows], y=y, n_rows_public=len(y), n_train=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Derivation:
+    """How the files of a dataset are made from those of another one.
+
+    Parameters
+    ----------
+    source : str
+        Name of the other dataset.
+    cut : callable
+        Takes the unpacked contents of its files, in their order, and returns those of
+        the files to make. They are verified like a download.
+    """
+
+    source: str
+    cut: Callable[[Sequence[bytes]], Sequence[bytes]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,11 +154,16 @@ class Entry:
     n_rows : int
         Number of encoded rows.
     row_shape : tuple of int
-        Shape of one row of ``X``: ``(123,)`` for a table, ``(28, 28)`` for an image.
+        Shape of one row of ``X``: ``(123,)`` for a table, ``(1, 28, 28)`` for an
+        image.
     citation, terms : str
         Whom to cite, and what use the publisher allows.
     how_to_obtain : str, optional
         Set if the file may not be downloaded for the user: what the user can do.
+    n_train : int, optional
+        How many rows, the first ones, the publisher meant for training.
+    derivation : Derivation, optional
+        Set if nobody publishes the files, but they can be made from published ones.
     """
 
     name: str
@@ -116,6 +176,8 @@ class Entry:
     citation: str
     terms: str
     how_to_obtain: str | None = None
+    n_train: int | None = None
+    derivation: Derivation | None = None
 
     def dataset(self, contents: Sequence[bytes]) -> Dataset:
         """Encode the contents of the files and check that the result is as announced.
@@ -157,10 +219,11 @@ class Entry:
             n_rows_public=self.n_rows,
             citation=self.citation,
             terms=self.terms,
+            n_train=self.n_train,
         )
 
 
-def dense(X: Rows) -> NDArray[np.float64]:
+def dense(X: Rows) -> DenseRows:
     """Return the rows as a dense array; one that is dense is not copied."""
     return X if isinstance(X, np.ndarray) else X.toarray()
 

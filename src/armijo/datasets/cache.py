@@ -6,13 +6,14 @@ current directory or above it; the cache; the publisher.
 """
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from armijo.datasets.download import Progress, SourceError, download
-from armijo.datasets.files import DataFile, Source
+from armijo.datasets.files import DataFile, Source, without_gzip
 from armijo.errors import DatasetError
 
 _LOCK_SECONDS = 600.0
@@ -75,30 +76,62 @@ def locate(file: DataFile) -> Path | None:
     return None
 
 
+class Reader:
+    """Reads files one after the other; an archive of several is unpacked once."""
+
+    def __init__(self) -> None:
+        self._key: tuple[object, ...] = ()
+        self._raw = b""
+
+    def content(self, file: DataFile, path: Path) -> bytes:
+        """Return the unpacked, verified content of a file on disk.
+
+        Raises
+        ------
+        DatasetError
+            If it cannot be read or is not the file it should be.
+        """
+        key = _identity(path)
+        if key != self._key:
+            self._raw = without_gzip(_read(path))
+            self._key = key
+        return file.content(self._raw, where=path)
+
+    def verify_others(
+        self, file: DataFile, beside: Sequence[DataFile], path: Path, name: str
+    ) -> None:
+        """Verify the other files that are looked for in the archive of this name."""
+        for other in beside:
+            if other != file and name in other.archives:
+                self.content(other, path)
+
+
 def read_content(file: DataFile, path: Path) -> bytes:
-    """Return the unpacked, verified content of a file on disk.
+    """Return the unpacked, verified content of one file on disk.
 
     Raises
     ------
     DatasetError
         If it cannot be read or is not the file it should be.
     """
-    return file.content(_read(path), where=path)
+    return Reader().content(file, path)
 
 
-def discard_damaged(file: DataFile) -> None:
+def discard_damaged(file: DataFile, *, reader: Reader | None = None) -> None:
     """Remove what lies in the cache in place of the file, and nothing elsewhere.
 
     Parameters
     ----------
     file : DataFile
         The file; if what `locate` finds is right or not in the cache, it stays.
+    reader : Reader, optional
+        Where an archive of several files is kept unpacked.
     """
     path = locate(file)
     if path is None or path.parent != _cache_folder(file):
         return
     try:
-        read_content(file, path)
+        (reader or Reader()).content(file, path)
     except DatasetError:
         try:
             path.unlink()
@@ -106,13 +139,21 @@ def discard_damaged(file: DataFile) -> None:
             raise _unwritable(path.parent, error) from error
 
 
-def download_file(file: DataFile, *, progress: Progress | None = None) -> Path:
+def download_file(
+    file: DataFile,
+    *,
+    beside: Sequence[DataFile] = (),
+    progress: Progress | None = None,
+) -> Path:
     """Download a file into the cache, verify it, and only then give it its name.
 
     Parameters
     ----------
     file : DataFile
         The file.
+    beside : sequence of DataFile
+        Files of the same dataset. Those that come in the same archive are verified
+        before it gets its name.
     progress : callable, optional
         Called as ``progress(done, total)`` with numbers of bytes.
 
@@ -130,11 +171,12 @@ def download_file(file: DataFile, *, progress: Progress | None = None) -> Path:
     folder = _made(_cache_folder(file))
     try:
         # Several processes of one experiment may miss the same file at once.
-        with FileLock(folder / f".{file.name}.lock", timeout=_LOCK_SECONDS):
+        shared = file.archives[0] if file.archives else file.name
+        with FileLock(folder / f".{shared}.lock", timeout=_LOCK_SECONDS):
             for name in file.disk_names:
                 if os.path.isfile(folder / name):
                     return folder / name
-            return _from_any_source(file, folder, progress)
+            return _from_any_source(file, beside, folder, progress)
     except Timeout as error:
         raise DatasetError(
             f"Waited {_LOCK_SECONDS:.0f} s for another process that downloads "
@@ -144,7 +186,7 @@ def download_file(file: DataFile, *, progress: Progress | None = None) -> Path:
         raise _unwritable(folder, error) from error
 
 
-def install(file: DataFile, own: Path) -> Path:
+def install(file: DataFile, own: Path, *, beside: Sequence[DataFile] = ()) -> Path:
     """Copy a file that the user has into the cache, after verifying it.
 
     Parameters
@@ -153,6 +195,8 @@ def install(file: DataFile, own: Path) -> Path:
         What it should be.
     own : pathlib.Path
         The user's file, plain, gzipped or in an archive; it stays where it is.
+    beside : sequence of DataFile
+        Files of the same dataset; an archive has to be right for all that it holds.
 
     Returns
     -------
@@ -164,13 +208,45 @@ def install(file: DataFile, own: Path) -> Path:
     DatasetError
         If it is another file, or cannot be read or copied.
     """
+    reader = Reader()
+    content = reader.content(file, own)
     raw = _read(own)
-    file.content(raw, where=own)
-    target = _made(_cache_folder(file)) / file.name_for(raw)
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    name = file.name_for(raw)
+    reader.verify_others(file, beside, own, name)
+    return _written(file, name, content if name == file.name else raw)
+
+
+def store(file: DataFile, content: bytes) -> Path:
+    """Put a file into the cache whose content was made here, after verifying it.
+
+    Parameters
+    ----------
+    file : DataFile
+        What it should be.
+    content : bytes
+        Its unpacked content.
+
+    Returns
+    -------
+    pathlib.Path
+        Where it lies.
+
+    Raises
+    ------
+    DatasetError
+        If it is another content, or cannot be written.
+    """
+    file.content(content, where=f"what was made for {file.name}")
+    return _written(file, file.name, content)
+
+
+def _written(file: DataFile, name: str, data: bytes) -> Path:
+    """Write a file of the cache under another name first, so that it is never half."""
+    target = _made(_cache_folder(file)) / name
+    part = target.with_name(f"{name}.{os.getpid()}.part")
     try:
         with part.open("wb") as sink:
-            sink.write(raw)
+            sink.write(data)
             sink.flush()
             os.fsync(sink.fileno())
         os.replace(part, target)
@@ -178,18 +254,25 @@ def install(file: DataFile, own: Path) -> Path:
         with suppress(OSError):
             part.unlink()
         raise DatasetError(
-            f"Cannot copy {own} to {target} ({error.strerror or error}); free some "
-            "space, or set ARMIJO_CACHE to another folder."
+            f"Cannot write {target} ({error.strerror or error}); free some space, or "
+            "set ARMIJO_CACHE to another folder."
         ) from error
     return target
 
 
-def _from_any_source(file: DataFile, folder: Path, progress: Progress | None) -> Path:
+def _from_any_source(
+    file: DataFile,
+    beside: Sequence[DataFile],
+    folder: Path,
+    progress: Progress | None,
+) -> Path:
     """Try the addresses of a file one after the other."""
     failures = []
-    for source in file.sources:
+    # A mirror has one address where several publishers have one each.
+    places = dict.fromkeys((_address(file, s), s.saved_as) for s in file.sources)
+    for url, name in places:
         try:
-            return _from_source(file, source, folder, progress)
+            return _from_source(file, beside, url, folder / name, progress)
         except SourceError as error:
             failures.append(str(error))
     raise DatasetError(
@@ -199,17 +282,21 @@ def _from_any_source(file: DataFile, folder: Path, progress: Progress | None) ->
 
 
 def _from_source(
-    file: DataFile, source: Source, folder: Path, progress: Progress | None
+    file: DataFile,
+    beside: Sequence[DataFile],
+    url: str,
+    target: Path,
+    progress: Progress | None,
 ) -> Path:
     """Download from one address; bytes of an earlier run get a second chance."""
-    url = _address(file, source)
-    target = folder / source.saved_as
-    part = folder / f"{source.saved_as}.part"
+    part = target.with_name(f"{target.name}.part")
     resumed = True
     while resumed:
         resumed = download(url, part, progress=progress)
         try:
-            read_content(file, part)
+            reader = Reader()
+            reader.content(file, part)
+            reader.verify_others(file, beside, part, target.name)
         except DatasetError as error:
             part.unlink()
             failure = error
@@ -247,6 +334,15 @@ def _unwritable(folder: Path, error: OSError) -> DatasetError:
         f"Cannot write to the cache folder {folder} ({error.strerror or error}); set "
         "ARMIJO_CACHE to a folder that can be written."
     )
+
+
+def _identity(path: Path) -> tuple[object, ...]:
+    """Return what changes when another file takes the place of this one."""
+    try:
+        found = path.stat()
+    except OSError:
+        return (path,)
+    return (path, found.st_ino, found.st_mtime_ns, found.st_size)
 
 
 def _read(path: Path) -> bytes:

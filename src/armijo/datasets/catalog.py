@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The datasets the package knows: their files, addresses, citations and terms.
+"""The datasets the package knows; those of tables with files, addresses and terms.
 
 The terms are as generally known; the publisher's own page decides.
 """
@@ -8,6 +8,12 @@ from armijo.datasets import tabular
 from armijo.datasets.base import Entry
 from armijo.datasets.census import GENERATED_CENSUS
 from armijo.datasets.files import DataFile, Source
+from armijo.datasets.image_catalog import (
+    CIFAR_10,
+    CIFAR_10_SUBSET,
+    FASHION_MNIST,
+    MNIST,
+)
 
 _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
 _UCI = "https://archive.ics.uci.edu"
@@ -51,6 +57,7 @@ ADULT = Entry(
     build=tabular.adult,
     classes=("-1", "1"),
     n_rows=48_842,
+    n_train=32_561,
     row_shape=(tabular.ADULT_FEATURES,),
     citation=(
         'B. Becker and R. Kohavi, "Adult", UCI Machine Learning Repository 1996; '
@@ -192,6 +199,10 @@ DATASETS: dict[str, Entry] = {
         IPUMS_US,
         ACS,
         ACS_ONE_HOT,
+        MNIST,
+        FASHION_MNIST,
+        CIFAR_10,
+        CIFAR_10_SUBSET,
         GENERATED_CENSUS,
     )
 }

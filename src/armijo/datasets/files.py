@@ -10,6 +10,7 @@ import hashlib
 import io
 import lzma
 import struct
+import tarfile
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from armijo.errors import DatasetError
 GZIP_MAGIC = b"\x1f\x8b"
 ZIP_MAGIC = b"PK\x03\x04"
 _MAX_NESTING = 3
-# All that gzip and zipfile were seen to raise on files with a few wrong bytes.
+_TAR_HEADER = 512
+# All that gzip, zipfile and tarfile were seen to raise on files with a few wrong bytes.
 _UNPACKING_FAULTS = (
     EOFError,
     LookupError,
@@ -28,6 +30,7 @@ _UNPACKING_FAULTS = (
     ValueError,
     lzma.LZMAError,
     struct.error,
+    tarfile.TarError,
     zipfile.BadZipFile,
     zlib.error,
 )
@@ -62,7 +65,8 @@ class DataFile:
     sha256 : str or None
         Digest of the unpacked content; ``None`` if no digest was ever published.
     archives : tuple of str
-        Names of zip archives that hold the file, or another of these archives.
+        Names of zip and tar archives that hold the file, or another of these
+        archives. Several files may come in one.
     sources : tuple of Source
         Where it can be downloaded, in the order to try.
     """
@@ -79,10 +83,19 @@ class DataFile:
         return (self.name, f"{self.name}.gz", *self.archives)
 
     def name_for(self, raw: bytes) -> str:
-        """Return the name on disk that fits how ``raw`` is packed."""
-        if raw.startswith(GZIP_MAGIC):
-            return f"{self.name}.gz"
-        return self.archives[0] if raw.startswith(ZIP_MAGIC) else self.name
+        """Return the name on disk that fits how ``raw`` is packed.
+
+        If there is none, that is the name of the unpacked file.
+        """
+        packed = raw.startswith(GZIP_MAGIC)
+        if raw.startswith(ZIP_MAGIC):
+            ending = ".zip"
+        elif self._is_tar(_inner_header(raw) if packed else raw):
+            ending = ".tar.gz" if packed else ".tar"
+        else:
+            return f"{self.name}.gz" if packed else self.name
+        fitting = (name for name in self.archives if name.endswith(ending))
+        return next(fitting, self.name)
 
     def content(self, raw: bytes, *, where: object) -> bytes:
         """Unpack and verify the bytes of a file.
@@ -121,17 +134,19 @@ class DataFile:
         return content
 
     def _unpacked(self, raw: bytes) -> bytes:
-        """Take off gzip and zip; an archive may hold another archive."""
+        """Take off gzip, zip and tar; an archive may hold another archive."""
         for _ in range(_MAX_NESTING):
             if raw.startswith(GZIP_MAGIC):
                 raw = gzip.decompress(raw)
             elif raw.startswith(ZIP_MAGIC):
-                raw = self._member(raw)
+                raw = self._zip_member(raw)
+            elif self._is_tar(raw):
+                raw = self._tar_member(raw)
             else:
                 break
         return raw
 
-    def _member(self, raw: bytes) -> bytes:
+    def _zip_member(self, raw: bytes) -> bytes:
         """Return the file, or else an archive with it, from a zip archive."""
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             held = set(archive.namelist())
@@ -139,3 +154,46 @@ class DataFile:
                 if name in held:
                     return archive.read(name)
         raise KeyError(f"the archive holds no {self.name}")
+
+    def _is_tar(self, raw: bytes) -> bool:
+        """Tell whether bytes are a tar archive, of a file that comes in one.
+
+        The oldest tar archives have no magic bytes, so it is the checksum of the first
+        header that decides.
+        """
+        if not any(".tar" in name for name in self.archives):
+            return False
+        try:
+            tarfile.TarInfo.frombuf(raw[:_TAR_HEADER], "utf-8", "surrogateescape")
+        except tarfile.HeaderError:
+            return False
+        return True
+
+    def _tar_member(self, raw: bytes) -> bytes:
+        """Return the file from a tar archive, in whichever folder it lies there.
+
+        It is read in memory: nothing is extracted, so no path of the archive is used.
+        """
+        with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as archive:
+            for member in archive:
+                named = member.name.split("/")[-1] == self.name
+                # A sparse member of a few bytes may unpack to any number of zeros.
+                if named and member.isreg() and not member.issparse():
+                    held = archive.extractfile(member)
+                    return held.read() if held else b""
+        raise KeyError(f"the archive holds no {self.name}")
+
+
+def without_gzip(raw: bytes) -> bytes:
+    """Return what a gzip file holds; damaged and other files come back as they are."""
+    if not raw.startswith(GZIP_MAGIC):
+        return raw
+    try:
+        return gzip.decompress(raw)
+    except _UNPACKING_FAULTS:
+        return raw
+
+
+def _inner_header(raw: bytes) -> bytes:
+    """Return the first bytes of what a gzip file holds."""
+    return zlib.decompressobj(wbits=31).decompress(raw, _TAR_HEADER)

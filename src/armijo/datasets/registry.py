@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load a dataset by name, or find, fetch and check its files."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from scipy.sparse import csr_array, issparse
 
 from armijo import _validate
 from armijo.datasets import cache
-from armijo.datasets.base import Dataset, Entry, dense
+from armijo.datasets.base import Dataset, Derivation, Entry, dense
 from armijo.datasets.catalog import DATASETS
 from armijo.datasets.download import Progress
 from armijo.datasets.files import DataFile
@@ -51,7 +52,7 @@ def load(
     name : str
         A key of ``DATASETS``.
     sparse : bool, default=False
-        Whether ``X`` shall be a CSR array.
+        Whether ``X`` shall be a CSR array; images cannot be had so.
     download : bool, default=True
         Whether files that are not there may be downloaded into the cache.
     progress : callable, optional
@@ -60,12 +61,15 @@ def load(
     Returns
     -------
     Dataset
-        Features in [0, 1] and the positions of the classes.
+        Features in [0, 1] and the positions of the classes; all rows, of which
+        `Dataset.published_split` gives the publisher's two parts.
 
     Raises
     ------
     DatasetError
         If a file is missing, damaged, or not to be had.
+    ValueError
+        If there is no such dataset, or images are asked for as a sparse table.
 
     Examples
     --------
@@ -73,11 +77,13 @@ def load(
     (48842, 123)
     """
     entry = _entry(name)
+    if sparse and len(entry.row_shape) != 1:
+        raise ValueError(
+            f"Expected sparse=False for {name}, whose rows are images, got True; load "
+            "it dense."
+        )
     paths = [_path(entry, file, download, progress) for file in entry.files]
-    contents = [
-        _content(file, path) for file, path in zip(entry.files, paths, strict=True)
-    ]
-    dataset = entry.dataset(contents)
+    dataset = entry.dataset(_contents(entry, paths))
     if issparse(dataset.X) == sparse:
         return dataset
     X = csr_array(dataset.X) if sparse else dense(dataset.X)
@@ -118,6 +124,7 @@ def fetch(
     *,
     own_file: Path | None = None,
     progress: Progress | None = None,
+    started: Callable[[str], None] | None = None,
 ) -> tuple[Path, ...]:
     """Make the files of a dataset available, from the publisher or from the user.
 
@@ -131,6 +138,8 @@ def fetch(
         A file that the user has; it is verified and copied into the cache.
     progress : callable, optional
         Called as ``progress(done, total)`` while a file is downloaded.
+    started : callable, optional
+        Called with the name of every file before it is looked for.
 
     Returns
     -------
@@ -146,12 +155,16 @@ def fetch(
     entry = _entry(name)
     if own_file is not None:
         _install(entry, Path(own_file))
+    reader = cache.Reader()
+    # All of them first: the archive of one file may be damaged in another.
+    for file in entry.files:
+        cache.discard_damaged(file, reader=reader)
     paths = []
     for file in entry.files:
-        cache.discard_damaged(file)
-        path = _path(entry, file, True, progress)
-        _content(file, path)
-        paths.append(path)
+        if started is not None:
+            started(file.name)
+        paths.append(_path(entry, file, True, progress))
+    _contents(entry, paths, reader)
     return tuple(paths)
 
 
@@ -168,16 +181,17 @@ def check(name: str) -> tuple[FileStatus, ...]:
     tuple of FileStatus
         One for every file.
     """
-    return tuple(_status(file) for file in _entry(name).files)
+    reader = cache.Reader()
+    return tuple(_status(file, reader) for file in _entry(name).files)
 
 
-def _status(file: DataFile) -> FileStatus:
+def _status(file: DataFile, reader: cache.Reader) -> FileStatus:
     """Look for one file and verify it."""
     path = cache.locate(file)
     if path is None:
         return FileStatus(name=file.name, path=None, state="missing")
     try:
-        cache.read_content(file, path)
+        reader.content(file, path)
     except DatasetError as error:
         return FileStatus(name=file.name, path=path, state="damaged", detail=str(error))
     state = "unverified" if file.sha256 is None else "verified"
@@ -208,13 +222,35 @@ def _path(
             f"`armijo datasets fetch {entry.name}`, or set ARMIJO_DATA to the folder "
             f"that has {file.folders[0]}/{file.name}."
         )
-    return cache.download_file(file, progress=progress)
+    if entry.derivation is not None:
+        return _derived(entry, entry.derivation, file, progress)
+    return cache.download_file(file, beside=entry.files, progress=progress)
 
 
-def _content(file: DataFile, path: Path) -> bytes:
-    """Return the content of a file that was found."""
+def _derived(
+    entry: Entry, derivation: Derivation, file: DataFile, progress: Progress | None
+) -> Path:
+    """Make the files of a dataset from those it is cut from; return where one lies."""
+    source = _entry(derivation.source)
+    paths = [_path(source, part, True, progress) for part in source.files]
+    made = derivation.cut(_contents(source, paths))
+    stored = {
+        part.name: cache.store(part, content)
+        for part, content in zip(entry.files, made, strict=True)
+    }
+    return stored[file.name]
+
+
+def _contents(
+    entry: Entry, paths: Sequence[Path], reader: cache.Reader | None = None
+) -> list[bytes]:
+    """Return the contents of the files that were found."""
+    reader = reader or cache.Reader()
     try:
-        return cache.read_content(file, path)
+        return [
+            reader.content(file, path)
+            for file, path in zip(entry.files, paths, strict=True)
+        ]
     except DatasetError as error:
         raise DatasetError(
             f"{error} Remove it or put the right file there, and run again."
@@ -233,7 +269,7 @@ def _install(entry: Entry, own: Path) -> None:
         except DatasetError as error:
             failures.append(str(error))
         else:
-            cache.install(file, own)
+            cache.install(file, own, beside=entry.files)
             return
     raise DatasetError(
         f"{own} is no file of {entry.name}. {' '.join(failures)}"
