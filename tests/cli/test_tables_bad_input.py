@@ -96,7 +96,7 @@ BAD_OPTIONS: list[tuple[str, str, tuple[str, ...]]] = [
     *(("rate", v, ("rate", v)) for v in ("0", "1.5", "nan")),
     ("expected_steps", "-3", ("expected_steps", "-3")),
     ("max_batches", "-1", ("max_batches", "-1")),
-    ("method", "adam", ("method", "'adam'", "blsgd-ac")),
+    ("method", "newton", ("method", "'newton'", "blsgd-ac")),
     ("search_form", "none", ("'none'", "difference")),
     ("accounting", "magic", ("accounting", "'magic'", "sound")),
     ("insecure_seed", "-1", ("insecure_seed", "-1", "0 or more")),

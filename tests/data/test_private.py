@@ -18,7 +18,7 @@ from armijo.data.fixed_point import STEPS
 from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
 from armijo.data.query import BoundedQuery, OuterProduct, Rows
 from armijo.errors import BudgetExceeded, UnchargedAccess
-from armijo.noise import BitSource, Randomness
+from armijo.noise import Randomness
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.filter import PrivacyFilter
@@ -168,7 +168,7 @@ def test_the_wrong_method_for_a_mechanism_is_refused_and_uses_nothing(method, on
 )
 def test_a_bound_above_the_sensitivity_is_refused_and_uses_nothing(one, method):
     batch = opened(one)
-    with pytest.raises(UnchargedAccess, match=r"bound 1\.0000001 exceeds"):
+    with pytest.raises(UnchargedAccess, match=r"move by 1\.0000001, which exceeds"):
         getattr(batch, method)(features(1.0000001), one)
     getattr(batch, method)(features(1.0), one)
 
@@ -314,7 +314,8 @@ def test_a_release_gets_all_rows_and_its_own_bits():
     )
     batch = data.open(BatchPlan(mechanisms=(PERTURBATION,)))
 
-    def algorithm(rows: Rows, bits: BitSource) -> tuple[list[Any], int]:
+    def algorithm(rows: Rows, randomness: Randomness) -> tuple[list[Any], int]:
+        bits = randomness.stream("perturbation")
         return [rows.X.tolist(), rows.y.tolist()], len(bits.uint64(2))
 
     assert batch.release(algorithm, PERTURBATION) == ([X3.tolist(), [0, 1, 2]], 2)

@@ -14,12 +14,12 @@ from armijo.objectives import LinearObjective
 from armijo.optim import (
     BLGD,
     BLSGD,
-    METHODS,
     LineSearchSettings,
     StepRecord,
     line_search_method,
     minimize,
 )
+from armijo.optim.linesearch import LINE_SEARCHES
 from armijo.privacy.accountant import Accountant
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.filter import PrivacyFilter
@@ -72,7 +72,7 @@ def train(name, loss, *, max_batches=25, data=None, **settings):
 
 
 @pytest.mark.parametrize("loss", PROBLEMS)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", LINE_SEARCHES)
 class TestContract:
     def test_plan_is_pure(self, name, loss):
         method, data, states, _ = train(name, loss, max_batches=6)
@@ -199,6 +199,7 @@ class TestRecord:
             "update",
             "step_size",
             "tries",
+            "gradients",
             "direction_norm",
             "angle",
             "gradient_rho",
@@ -279,14 +280,14 @@ class TestMethodsByName:
             0.5,
         )
 
-    @pytest.mark.parametrize("name", METHODS)
+    @pytest.mark.parametrize("name", LINE_SEARCHES)
     def test_kind_and_clip_decay(self, name):
         method = line_search_method(LineSearchSettings(method=name), PAPER)
         assert type(method) is (BLGD if name == "blgd" else BLSGD)
         if name != "blgd":
             assert method.clip_decay == (0.05 if name == "blsgd-ac" else 0.0)
 
-    @pytest.mark.parametrize("name", METHODS)
+    @pytest.mark.parametrize("name", LINE_SEARCHES)
     @pytest.mark.parametrize("kind", ["laplace", "gaussian"])
     def test_expected_steps_use_up_the_budget(self, name, kind):
         settings = LineSearchSettings(

@@ -24,7 +24,11 @@ class FitProgress:
 
         def step(record: "StepRecord") -> None:
             self._bar.start()
-            size = f"{record.step_size:.3g}" if record.step_size else "none found"
+            size = "none found"
+            if record.step_size is None:
+                size = "none needed"
+            elif record.step_size > 0:
+                size = f"{record.step_size:.3g}"
             self._bar.update(
                 task,
                 completed=record.epsilon,

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``armijo schema``, ``fit``, ``predict`` and ``show``: tables in, models out."""
 
+import json as json_module
 import signal
 import sys
 from collections.abc import Iterator
@@ -58,15 +59,31 @@ def fit(
     delta: Annotated[float, typer.Option(help="The delta of the guarantee.")],
     target: Annotated[str | None, typer.Option(help="The column to learn.")] = None,
     model: Annotated[str, typer.Option(help="logistic or svm.")] = "logistic",
-    method: Annotated[str, typer.Option(help="blsgd, blsgd-ac or blgd.")] = "blsgd",
-    rate: Annotated[float, typer.Option(help="Sampling ratio.")] = 0.1,
+    method: Annotated[
+        str, typer.Option(help="The algorithm: `armijo methods` lists them.")
+    ] = "blsgd",
+    rate: Annotated[
+        float | None, typer.Option(help="Sampling ratio, where the method samples.")
+    ] = None,
     expected_steps: Annotated[
-        int,
-        typer.Option(help="Solve budgets for this many steps; 0: as in the paper."),
-    ] = 100,
+        int | None,
+        typer.Option(
+            help="Line search: solve budgets for this many steps (default 100); 0: as "
+            "in the paper."
+        ),
+    ] = None,
     search_form: Annotated[
-        str, typer.Option(help='Search queries: "loss" or "difference".')
-    ] = "difference",
+        str | None,
+        typer.Option(help='Line search: "difference" (default) or "loss".'),
+    ] = None,
+    feature_norm: Annotated[
+        float | None,
+        typer.Option(help="Public bound on a row's norm, where the method asks."),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=VALUE: any other parameter of the method."),
+    ] = None,
     max_batches: Annotated[
         int | None, typer.Option(help="Most batches; default: all the budget pays.")
     ] = None,
@@ -89,13 +106,17 @@ def fit(
 
     if insecure_seed is not None:
         _validate.at_least(0, insecure_seed=insecure_seed)
+    asked = {
+        "rate": rate,
+        "expected_steps": expected_steps,
+        "search_form": search_form,
+        "feature_norm": feature_norm,
+    }
     parameters = {
         "epsilon": epsilon,
         "delta": delta,
         "method": method,
-        "rate": rate,
-        "expected_steps": expected_steps or None,
-        "search_form": search_form,
+        **_method_parameters(method, asked, option or []),
         "max_batches": max_batches,
         "accounting": accounting,
         "random_state": insecure_seed,
@@ -120,6 +141,47 @@ def fit(
         )
         raise typer.Exit(INTERRUPTED)
     _show_outcome(outcome, as_json=json)
+
+
+def _method_parameters(
+    method: str, asked: dict[str, Any], options: list[str]
+) -> dict[str, Any]:
+    """Return what was asked of the method; line searches have defaults of their own."""
+    from armijo.optim.linesearch import LINE_SEARCHES
+
+    given = {name: value for name, value in asked.items() if value is not None}
+    if method in LINE_SEARCHES:
+        given = {"expected_steps": 100, "search_form": "difference", **given}
+        given["expected_steps"] = given["expected_steps"] or None
+    if options:
+        given["options"] = dict(_parsed(text) for text in options)
+    return given
+
+
+def _parsed(text: str) -> tuple[str, Any]:
+    """Split NAME=VALUE; a value that is no JSON is text."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ValueError(f"Expected --option NAME=VALUE, got {text!r}.")
+    try:
+        return name, json_module.loads(value)
+    except ValueError:
+        return name, value
+
+
+def methods(*, json: AsJson = False) -> None:
+    """List the methods and the parameters that each takes."""
+    from armijo.optim.methods import describe_methods
+
+    found = describe_methods()
+    if json:
+        emit({"methods": found}, title="Methods", as_json=True)
+        return
+    shown = {
+        one["name"]: f"{one['summary']}\n  takes: {', '.join(one['parameters']) or '-'}"
+        for one in found
+    }
+    emit(shown, title="Methods", as_json=False)
 
 
 def _show_outcome(outcome: Any, *, as_json: bool) -> None:

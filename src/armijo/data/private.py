@@ -21,7 +21,6 @@ from armijo.data.query import BoundedQuery, Matrix, Rows
 from armijo.errors import UnchargedAccess
 from armijo.noise import (
     MAX_SCALE,
-    BitSource,
     Randomness,
     default_noise,
     exponential_choice,
@@ -30,10 +29,11 @@ from armijo.noise import (
     rounded_gaussian,
     rounded_laplace,
 )
+from armijo.noise.vectors import with_gaussian
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.accountant import Accountant
 from armijo.privacy.budget import FloatArray, Neighboring
-from armijo.privacy.mechanisms import Composed, Gaussian, Laplace, Mechanism, NoisyMax
+from armijo.privacy.mechanisms import Composed, Gaussian, Mechanism, NoisyMax
 from armijo.privacy.subsampling import Subsampled
 
 NoiseChoice = Literal["auto", "exact", "fast"]
@@ -119,12 +119,19 @@ class PrivateDataset:
         BudgetExceeded
             If the plan does not fit; no row was touched and nothing spent.
         """
-        if self.accountant.guarantee.relation is Neighboring.REPLACE_ONE:
+        if self._relation is Neighboring.REPLACE_ONE:
             _refuse_replace_one(plan)
         _refuse_unsampleable(plan)
         self.accountant.charge(plan.mechanism, label=label)
         rows = self._sample(plan.rate)
-        return PrivateBatch(rows, plan, self._randomness, self._noise)
+        # Exchanging a row takes one contribution out and puts another in.
+        moves = 2 if self._relation is Neighboring.REPLACE_ONE else 1
+        return PrivateBatch(rows, plan, self._randomness, self._noise, moves)
+
+    @property
+    def _relation(self) -> Neighboring:
+        """The neighboring relation of the run."""
+        return self.accountant.guarantee.relation
 
     def _sample(self, rate: float) -> Rows:
         """Draw each row independently; an empty batch is a batch like any other."""
@@ -179,8 +186,10 @@ class PrivateBatch:
         plan: BatchPlan,
         randomness: Randomness,
         noise: NoiseChoice,
+        moves: int = 1,
     ) -> None:
         self._rows = rows
+        self._moves = moves
         self._unused = list(plan.mechanisms)
         self._plan = plan
         self._randomness = randomness
@@ -204,7 +213,7 @@ class PrivateBatch:
     def noisy_sum(self, query: BoundedQuery, mechanism: Gaussian) -> FloatArray:
         """Return the sum of the query's vectors with Gaussian noise."""
         self._check(mechanism, Gaussian)
-        _refuse_excess(query.bound, mechanism.sensitivity)
+        _refuse_excess(self._moves * query.bound, mechanism.sensitivity)
         self._unused.remove(mechanism)
         contributions = query.contributions(self._rows)
         if mechanism.noise_scale == 0:  # nothing to protect by a lattice
@@ -268,7 +277,7 @@ class PrivateBatch:
         The query gives one row of scores for each example, each within its bound.
         """
         self._check(mechanism, NoisyMax)
-        _refuse_excess(query.bound, mechanism.sensitivity)
+        _refuse_excess(self._moves * query.bound, mechanism.sensitivity)
         self._unused.remove(mechanism)
         sums = fixed_point.number_sums(query.contributions(self._rows), query.bound)
         best = max(sums)
@@ -278,29 +287,46 @@ class PrivateBatch:
         bits = self._randomness.stream("search")
         return exponential_choice([best - total for total in sums], scale, bits)
 
+    def noisy_output(
+        self, algorithm: Callable[[Rows], FloatArray], mechanism: Gaussian
+    ) -> FloatArray:
+        """Return the vector of a deterministic algorithm with Gaussian noise.
+
+        The algorithm's own proof says that its output moves by at most the mechanism's
+        sensitivity.
+        """
+        self._check(mechanism, Gaussian)
+        self._unused.remove(mechanism)
+        return with_gaussian(
+            np.asarray(algorithm(self._rows), dtype=float),
+            sensitivity=mechanism.sensitivity,
+            noise_scale=mechanism.noise_scale,
+            bits=self._randomness.stream("perturbation"),
+        )
+
     def release(
         self,
-        algorithm: Callable[[Rows, BitSource], Released],
+        algorithm: Callable[[Rows, Randomness], Released],
         mechanism: Mechanism,
     ) -> Released:
         """Run an algorithm whose own proof says that its output is ``mechanism``.
 
-        For output and objective perturbation only: the algorithm sees all rows and
-        draws its noise from the bits it is given.
+        For objective perturbation and private selection only: the algorithm sees all
+        rows and draws its noise from the randomness it is given.
         """
         self._check(mechanism, object)
         self._unused.remove(mechanism)
-        return algorithm(self._rows, self._randomness.stream("perturbation"))
+        return algorithm(self._rows, self._randomness)
 
 
 def _refuse_replace_one(plan: BatchPlan) -> None:
     """Refuse what is proved for one row more or less only."""
-    summed = (Gaussian, Laplace, AboveThreshold, NoisyMax)
-    if plan.rate < 1 or any(isinstance(part, summed) for part in plan.mechanisms):
+    search = any(isinstance(part, AboveThreshold) for part in plan.mechanisms)
+    if plan.rate < 1 or search:
         raise ValueError(
-            "Expected the add-remove or zero-out relation, got replace-one: exchanging "
-            "a row moves a sum twice as far, and Poisson amplification does not apply. "
-            "Release a mechanism that is proved for replace-one at rate 1."
+            "Expected the add-remove or zero-out relation, got replace-one: Poisson "
+            "amplification and AboveThreshold are proved for one row more or less. "
+            "Use all rows (rate 1) and no search."
         )
 
 
@@ -320,10 +346,10 @@ def _refuse_unsampleable(plan: BatchPlan) -> None:
             )
 
 
-def _refuse_excess(bound: float, sensitivity: float) -> None:
+def _refuse_excess(moves: float, sensitivity: float) -> None:
     """Refuse a query that may move further than its mechanism was charged for."""
-    if bound > sensitivity:
+    if moves > sensitivity:
         raise UnchargedAccess(
-            f"The query's bound {bound!r} exceeds the mechanism's sensitivity "
-            f"{sensitivity!r}; clip to the sensitivity or charge for the bound."
+            f"The query's sum may move by {moves!r}, which exceeds the mechanism's "
+            f"sensitivity {sensitivity!r}; clip to the sensitivity or charge for more."
         )

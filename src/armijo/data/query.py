@@ -130,6 +130,18 @@ def _plain_norms(X: Matrix) -> FloatArray:
     return norms
 
 
+def clipped_rows(X: Matrix, norm: float | None) -> Matrix:
+    """Return rows scaled down to a public norm; None leaves them as they are."""
+    if norm is None:
+        return X
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = np.minimum(norm / row_norms(X), 1.0)
+    factor = np.where(np.isfinite(factor), factor, 1.0)
+    if sparse.issparse(X):
+        return sparse.diags_array(factor) @ X
+    return X * factor[:, None]
+
+
 def as_tensor(X: NDArray[Any]) -> torch.Tensor:
     """Return contiguous float64 rows as a tensor, without a copy where allowed."""
     rows = np.ascontiguousarray(X, dtype=np.float64)

@@ -1,7 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scikit-learn estimators: thin shells around the one training loop."""
+"""scikit-learn estimators and one call for researchers, around the one loop."""
 
 from armijo.estimators.linear import PrivateLinearSVC, PrivateLogisticRegression
+from armijo.estimators.solve import Solution, solve
 from armijo.estimators.statement import PrivacyStatement
 
-__all__ = ["PrivacyStatement", "PrivateLinearSVC", "PrivateLogisticRegression"]
+__all__ = [
+    "PrivacyStatement",
+    "PrivateLinearSVC",
+    "PrivateLogisticRegression",
+    "Solution",
+    "solve",
+]

@@ -2,101 +2,36 @@
 """The shell that private linear classifiers share."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from armijo import _validate
+from armijo.data.query import clipped_rows
 from armijo.estimators.leaks import warn_of_leaks
+from armijo.estimators.parameters import MethodParameters
 from armijo.estimators.plotting import plot_history
-from armijo.estimators.run import (
-    Callback,
-    RunResult,
-    RunSettings,
-    check,
-    train,
-)
+from armijo.estimators.run import RunResult, RunSettings, check, train
 from armijo.estimators.statement import PrivacyStatement
 from armijo.objectives.linear import LinearObjective
 from armijo.optim.loop import StepRecord
-from armijo.optim.methods import LineSearchSettings
+from armijo.optim.methods import method_settings
 from armijo.privacy.budget import Budget, Neighboring
-from armijo.search.armijo import ArmijoSearch
 
 
-class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
+class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
     """Base of the private linear classifiers.
 
-    Parameters
-    ----------
-    epsilon, delta : float
-        The promise of one ``fit``; it is also what is reported.
-    method : {"blsgd", "blsgd-ac", "blgd"}
-        DP-BLSGD, the same with clip adaptation, or full-batch DP-BLGD.
-    loss : str or None
-        None is the class's own loss; :class:`PrivateLinearSVC` also takes "huber".
-    rate : float
-        Sampling ratio q.
-    expected_steps : int or None
-        Solve the per-step budgets so that about this many steps use up the budget;
-        None takes the paper's epsilon / 100 per step.
-    gradient_rho, search_epsilon : float or None
-        Per-step budgets, if not solved.
-    grad_clip, loss_clip : float
-        C_grad and C_obj.
-    step_max, shrink, slope, max_tries : float, float, float, int
-        eta_0, beta, plain alpha and max_it of the search.
-    search : {"laplace", "gaussian"}
-        Noise of the search.
-    search_form : {"loss", "difference"}
-        Clip losses as printed, or their difference.
-    subtract_noise : bool
-        Subtract the public noise energy in the Armijo term.
-    armijo : {"scaled", "literal"}
-        Scale of the Armijo term.
-    budget_growth, adapt : float, {"angle", "always", "never"}
-        xi, and when the gradient budget grows.
-    angle_decay, angle_high, angle_low : float
-        psi, phi_max, phi_min.
-    refresh_every, headroom : int, float
-        tau and varsigma.
-    clip_decay : float
-        zeta of "blsgd-ac".
-    average : {"plain", "weighted"}
-        How a retry averages directions.
-    l2, huber_width : float
-        Penalty mu and half-width of the Huberized hinge.
-    fit_intercept : bool
-        Whether to fit an intercept (penalized like the weights).
-    classes : sequence or None
-        The public list of classes; None reads it from the labels, which is a leak and
-        warned about.
-    n_rows : int or None
-        The public number of rows.  None takes the number found and reports the
-        zero-out relation, under which it is public by definition.
-    max_batches : int or None
-        Most batches of one fit; None goes on until the budget refuses.
-    accounting : {"sound", "paper"}
-        "paper" reproduces the printed analysis and gives no guarantee.
-    noise : {"auto", "exact", "fast"}
-        How noise on vectors is drawn.
-    ledger : path or None
-        File that remembers every charge; None keeps them in memory.
-    random_state : None, int or RandomState
-        None draws from the operating system.  Anything else is deterministic and
-        voids the guarantee.
-    warm_start : bool
-        Refused: weights of an earlier fit were paid by another budget.
-    callback : callable or None
-        Receives each step record; returning True stops the run.
+    Parameters are those of
+    :class:`armijo.estimators.parameters.MethodParameters`.
 
     Attributes
     ----------
@@ -108,93 +43,12 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
         One row of released values for each batch.
     n_iter_ : int
         Number of batches.
+    feature_norm_ : float or None
+        The norm to which rows are scaled down before a score, if the method did so.
     """
 
     _losses: ClassVar[tuple[str, ...]] = ()
     _multi_class: ClassVar[bool] = False
-
-    def __init__(
-        self,
-        *,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        method: str = "blsgd",
-        loss: str | None = None,
-        rate: float = 0.1,
-        expected_steps: int | None = None,
-        gradient_rho: float | None = None,
-        search_epsilon: float | None = None,
-        grad_clip: float = 3.0,
-        loss_clip: float = 1.0,
-        step_max: float = 2.0,
-        shrink: float = 0.8,
-        slope: float = 0.5,
-        max_tries: int = 20,
-        search: str = "laplace",
-        search_form: str = "loss",
-        subtract_noise: bool = False,
-        armijo: str = "scaled",
-        budget_growth: float = 0.3,
-        adapt: str = "angle",
-        angle_decay: float = 0.8,
-        angle_high: float = 1.1,
-        angle_low: float = 0.5,
-        refresh_every: int = 10,
-        headroom: float = 1.2,
-        clip_decay: float = 0.05,
-        average: str = "plain",
-        l2: float = 1e-3,
-        huber_width: float = 0.5,
-        fit_intercept: bool = True,
-        classes: Sequence[Any] | None = None,
-        n_rows: int | None = None,
-        max_batches: int | None = 3000,
-        accounting: str = "sound",
-        noise: str = "auto",
-        ledger: str | os.PathLike[str] | None = None,
-        random_state: Any = None,
-        warm_start: bool = False,
-        callback: Callback | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.method = method
-        self.loss = loss
-        self.rate = rate
-        self.expected_steps = expected_steps
-        self.gradient_rho = gradient_rho
-        self.search_epsilon = search_epsilon
-        self.grad_clip = grad_clip
-        self.loss_clip = loss_clip
-        self.step_max = step_max
-        self.shrink = shrink
-        self.slope = slope
-        self.max_tries = max_tries
-        self.search = search
-        self.search_form = search_form
-        self.subtract_noise = subtract_noise
-        self.armijo = armijo
-        self.budget_growth = budget_growth
-        self.adapt = adapt
-        self.angle_decay = angle_decay
-        self.angle_high = angle_high
-        self.angle_low = angle_low
-        self.refresh_every = refresh_every
-        self.headroom = headroom
-        self.clip_decay = clip_decay
-        self.average = average
-        self.l2 = l2
-        self.huber_width = huber_width
-        self.fit_intercept = fit_intercept
-        self.classes = classes
-        self.n_rows = n_rows
-        self.max_batches = max_batches
-        self.accounting = accounting
-        self.noise = noise
-        self.ledger = ledger
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.callback = callback
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train with differential privacy.
@@ -278,6 +132,7 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
         records = [record.to_dict() for record in result.records]
         self.history_ = pd.DataFrame(records, columns=names)
         self.n_iter_ = len(result.records)
+        self.feature_norm_ = settings.method.row_bound
 
     def _refuse_warm_start(self) -> None:
         """Say why a warm start cannot be had."""
@@ -321,10 +176,12 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
             return 2.0 * index - 1.0
         return np.asarray(index)
 
-    def _objective(self, n_classes: int) -> LinearObjective:
+    def _objective(self, n_classes: int, *, smooth: bool) -> LinearObjective:
         """Return the objective of the chosen loss."""
         loss = self._losses[0] if self.loss is None else self.loss
         _validate.choice(self._losses, loss=loss)
+        if smooth and loss == "hinge":
+            loss = "huber"  # the proof of the method needs a smooth loss
         return LinearObjective(
             loss="softmax" if n_classes > 2 else loss,  # type: ignore[arg-type]
             n_features=self.n_features_in_,
@@ -339,13 +196,11 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
         seed = None
         if self.random_state is not None:
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        named = LineSearchSettings.__dataclass_fields__.keys() - {"search"}
+        method = method_settings(self.method, self.method_parameters())
         return RunSettings(
             budget=Budget(epsilon=self.epsilon, delta=self.delta),
-            objective=self._objective(len(classes)),
-            method=LineSearchSettings(
-                search=self._search(), **{name: getattr(self, name) for name in named}
-            ),
+            objective=self._objective(len(classes), smooth=method.smooth),
+            method=method,
             n_rows=found_rows if self.n_rows is None else self.n_rows,
             relation=(
                 Neighboring.ZERO_OUT if self.n_rows is None else Neighboring.ADD_REMOVE
@@ -357,24 +212,13 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
             ledger=self.ledger,
         )
 
-    def _search(self) -> ArmijoSearch:
-        """Return the line search of the settings."""
-        return ArmijoSearch(
-            kind=self.search,  # type: ignore[arg-type]
-            slope=self.slope,
-            shrink=self.shrink,
-            max_tries=self.max_tries,
-            form=self.search_form,  # type: ignore[arg-type]
-            subtract_noise=self.subtract_noise,
-            armijo=self.armijo,  # type: ignore[arg-type]
-        )
-
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Return scores: one for each row, or one for each row and class."""
         check_is_fitted(self)
         X = validate_data(
             self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False
         )
+        X = clipped_rows(X, self.feature_norm_)
         scores = np.asarray(X @ self.coef_.T + self.intercept_, dtype=np.float64)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 

@@ -28,6 +28,7 @@ def plot_history(history: pd.DataFrame, guarantee: Guarantee, axes: Any = None) 
 
 def draw_steps(ax: Any, history: pd.DataFrame) -> None:
     """Draw the chosen step size of each update, and where a search found none."""
+    history = history[history["step_size"].notna()]
     found = history["step_size"] > 0
     if found.any():
         ax.plot(
@@ -39,9 +40,14 @@ def draw_steps(ax: Any, history: pd.DataFrame) -> None:
             label="chosen step size",
         )
         ax.set_yscale("log")
-    ax.plot(
-        history["batch"], history["step_max"], color=GRAY, lw=1, label="first candidate"
-    )
+    if history["step_max"].notna().any():
+        ax.plot(
+            history["batch"],
+            history["step_max"],
+            color=GRAY,
+            lw=1,
+            label="first candidate",
+        )
     missed = history["batch"][~found]
     if len(missed):
         floor = history["step_size"][found].min() if found.any() else 1.0
@@ -54,28 +60,22 @@ def draw_steps(ax: Any, history: pd.DataFrame) -> None:
             label="none found",
         )
     ax.set_ylabel("step size")
-    ax.legend(loc="best", frameon=False, fontsize=8)
+    _legend(ax)
     _tidy(ax)
 
 
 def draw_budgets(ax: Any, history: pd.DataFrame) -> None:
     """Draw the un-amplified budgets of gradient and search."""
-    ax.plot(
-        history["batch"],
-        np.sqrt(2 * history["gradient_rho"]),
-        color=BLUE,
-        label="gradient: sqrt(2 rho)",
-    )
-    ax.plot(
-        history["batch"],
-        history["search_epsilon"],
-        color=ORANGE,
-        linestyle="--",
-        label="search: epsilon",
-    )
+    gradient = np.sqrt(2 * history["gradient_rho"].astype(float))
+    for name, values, color, style in (
+        ("gradient: sqrt(2 rho)", gradient, BLUE, "-"),
+        ("search: epsilon", history["search_epsilon"], ORANGE, "--"),
+    ):
+        if values.notna().any():
+            ax.plot(history["batch"], values, color=color, linestyle=style, label=name)
     ax.set_ylabel("budget per batch")
     ax.set_ylim(bottom=0)
-    ax.legend(loc="best", frameon=False, fontsize=8)
+    _legend(ax)
     _tidy(ax)
 
 
@@ -99,6 +99,12 @@ def draw_angles(ax: Any, history: pd.DataFrame) -> None:
     ax.set_ylim(0, 180)
     ax.set_yticks([0, 45, 90, 135, 180])
     _tidy(ax)
+
+
+def _legend(ax: Any) -> None:
+    """Name what is drawn, if anything is."""
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(loc="best", frameon=False, fontsize=8)
 
 
 def _tidy(ax: Any) -> None:

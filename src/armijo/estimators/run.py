@@ -19,19 +19,19 @@ from armijo.data.query import Matrix
 from armijo.errors import BudgetExceeded, LedgerError
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
-from armijo.optim.blgd import BLGD
-from armijo.optim.blsgd import BLSGD
 from armijo.optim.checkpoint import load_checkpoint, save_checkpoint
-from armijo.optim.descent import SearchState
-from armijo.optim.loop import StepRecord, minimize
-from armijo.optim.methods import LineSearchSettings, line_search_method
+from armijo.optim.linesearch import LineSearchSettings
+from armijo.optim.loop import Method, State, StepRecord, minimize
+from armijo.optim.problem import MethodSettings, Problem
 from armijo.privacy.accountant import Accountant, LedgerFactory
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.calibrate import epsilon_of, order_for
 from armijo.privacy.filter import PrivacyFilter
 from armijo.privacy.ledger import Ledger
 from armijo.privacy.mechanisms import Mechanism
+from armijo.privacy.nonprivate import NonPrivateAccountant
 from armijo.privacy.paper import PaperAccountant
+from armijo.privacy.planned import PlannedAccountant
 
 Accounting = Literal["sound", "paper"]
 Callback = Callable[[StepRecord], object]
@@ -44,7 +44,7 @@ class RunSettings:
 
     budget: Budget
     objective: LinearObjective
-    method: LineSearchSettings
+    method: MethodSettings
     n_rows: int
     relation: Neighboring
     accounting: Accounting = "sound"
@@ -54,6 +54,11 @@ class RunSettings:
     ledger: str | os.PathLike[str] | None = None
     checkpoint: str | os.PathLike[str] | None = None
     fingerprint: Mapping[str, Any] | None = None
+
+    @property
+    def promised_relation(self) -> Neighboring:
+        """The relation of the method's proof, or the run's own where it has none."""
+        return self.method.relation or self.relation
 
 
 @dataclass(frozen=True)
@@ -81,11 +86,11 @@ def train(
     and charged again.
     """
     randomness = _randomness(settings.seed)
-    method, start, step = _method(settings)
+    method, start = _method(settings)
     progress = _Progress(settings, start, randomness)
     if resume:
         progress.load()
-    accountant = _accountant(settings, step)
+    accountant = _accountant(settings, method, start)
     with closing(accountant.ledger):
         progress.refuse_lost_charges(accountant)
         data = PrivateDataset(
@@ -108,10 +113,10 @@ def train(
 
 def check(settings: RunSettings) -> None:
     """Refuse settings that could not make one step, before anything is written."""
-    _, _, step = _method(settings)
+    method, start = _method(settings)
     _randomness(settings.seed)
-    accountant = _accountant(replace(settings, ledger=None), step)
-    if not accountant.affords(step):
+    accountant = _accountant(replace(settings, ledger=None), method, start)
+    if not accountant.affords(method.plan(start).mechanism):
         raise BudgetExceeded(_nothing_affordable(settings, accountant))
 
 
@@ -125,19 +130,52 @@ def _nothing_affordable(settings: RunSettings, accountant: Accountant) -> str:
     )
 
 
-def _method(settings: RunSettings) -> tuple[BLSGD | BLGD, SearchState, Mechanism]:
-    """Return the method, its first state and what its first batch costs."""
+def _method(settings: RunSettings) -> tuple[Method[Any], Any]:
+    """Return the method and its first state."""
     if settings.max_batches is not None:
         _validate.at_least(0, max_batches=settings.max_batches)
-    method = line_search_method(settings.method, settings.budget)
+    _refuse_foreign(settings)
+    problem = Problem(
+        budget=settings.budget, objective=settings.objective, n_rows=settings.n_rows
+    )
+    method = settings.method.build(problem)
     start = method.init(torch.zeros(settings.objective.size, dtype=torch.float64))
-    return method, start, method.plan(start).mechanism
+    _refuse_cut(settings, method)
+    return method, start
+
+
+def _refuse_foreign(settings: RunSettings) -> None:
+    """Refuse what the method was not made for."""
+    if settings.objective.outputs > 1 and not settings.method.multi_class:
+        raise ValueError(
+            f"Expected two classes, got {settings.objective.n_classes}; "
+            f"{type(settings.method).__name__} is for binary labels. Nothing was spent."
+        )
+    printed = isinstance(settings.method, LineSearchSettings)
+    if settings.accounting == "paper" and not printed:
+        raise ValueError(
+            "Expected accounting='sound', got 'paper', which reproduces the printed "
+            "analysis of the line-search methods only. Nothing was spent."
+        )
+
+
+def _refuse_cut(settings: RunSettings, method: Method[Any]) -> None:
+    """Refuse a planned run that max_batches would cut: its noise is for all of it."""
+    schedule, most = method.schedule(), settings.max_batches
+    if schedule is None or not most:
+        return
+    planned = sum(count for _, count in schedule)
+    if planned > most:
+        raise ValueError(
+            f"Expected at most max_batches={most} batches, got a plan of {planned}; "
+            "lower the steps or raise max_batches. Nothing was spent."
+        )
 
 
 def _run(
     objective: LinearObjective,
     data: PrivateDataset,
-    method: BLSGD | BLGD,
+    method: Method[Any],
     progress: "_Progress",
     callback: Callback | None,
 ) -> None:
@@ -155,7 +193,7 @@ class _Progress:
     """The last finished step, so that an interrupt loses nothing."""
 
     def __init__(
-        self, settings: RunSettings, state: SearchState, randomness: Randomness
+        self, settings: RunSettings, state: State, randomness: Randomness
     ) -> None:
         self._settings = settings
         self._randomness = randomness
@@ -169,7 +207,9 @@ class _Progress:
         path = self._settings.checkpoint
         if path is None:
             raise ValueError("Expected a checkpoint to resume from, got None.")
-        found = load_checkpoint(path, run=self._settings.fingerprint or {})
+        found = load_checkpoint(
+            path, run=self._settings.fingerprint or {}, like=self.state
+        )
         ledger = self._settings.ledger
         if ledger is not None and not os.path.exists(ledger):
             raise LedgerError(
@@ -193,7 +233,7 @@ class _Progress:
         most = self._settings.max_batches
         return None if most is None else max(most - len(self.records), 0)
 
-    def add(self, state: SearchState, record: StepRecord) -> None:
+    def add(self, state: State, record: StepRecord) -> None:
         """Take a finished step."""
         self.state = state
         self.records.append(record)
@@ -223,32 +263,35 @@ def _randomness(seed: int | None) -> Randomness:
     return Randomness(seed=seed, insecure_deterministic=True)
 
 
-def _accountant(settings: RunSettings, step: Mechanism) -> Accountant:
-    """Return the accountant, after checking that one step fits at all."""
+def _accountant(settings: RunSettings, method: Method[Any], start: State) -> Accountant:
+    """Return the accountant of the method, after checking that one step fits at all."""
     _validate.choice(("sound", "paper"), accounting=settings.accounting)
-    ledger: LedgerFactory | None = None
-    if settings.ledger is not None:
-        path = settings.ledger
-
-        def ledger(header: Mapping[str, object]) -> Ledger:
-            return Ledger.open(path, header={**header, **_marks(settings)})
-
-    seeded = settings.seed is not None
+    common: dict[str, Any] = {
+        "relation": settings.promised_relation,
+        "insecure_deterministic": settings.seed is not None,
+        "ledger": _ledger(settings),
+    }
+    schedule = method.schedule()
+    if not settings.method.private:
+        accesses = sum(count for _, count in schedule or ())
+        return NonPrivateAccountant(settings.budget, accesses=accesses, **common)
+    if schedule is not None:
+        return PlannedAccountant(settings.budget, schedule, **common)
     if settings.accounting == "paper":
-        return PaperAccountant(
-            settings.budget,
-            relation=settings.relation,
-            insecure_deterministic=seeded,
-            ledger=ledger,
-        )
+        return PaperAccountant(settings.budget, **common)
+    step = method.plan(start).mechanism
     _refuse_tiny(settings.budget, step)
-    return PrivacyFilter(
-        settings.budget,
-        relation=settings.relation,
-        orders=order_for(settings.budget, step),
-        insecure_deterministic=seeded,
-        ledger=ledger,
-    )
+    orders = order_for(settings.budget, step)
+    return PrivacyFilter(settings.budget, orders=orders, **common)
+
+
+def _ledger(settings: RunSettings) -> LedgerFactory | None:
+    """Return what opens the ledger, if there is to be a file."""
+    path = settings.ledger
+    if path is None:
+        return None
+    marks = _marks(settings)
+    return lambda header: Ledger.open(path, header={**header, **marks})
 
 
 def _marks(settings: RunSettings) -> dict[str, object]:

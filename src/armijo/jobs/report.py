@@ -86,21 +86,23 @@ def render_html(
     )
     history = estimator.history_
     guarantee = estimator.privacy_.guarantee
-    pictures = []
-    if len(history):
-        pictures = [
-            ("Step sizes the search chose", _picture(draw_steps, history)),
-            ("Budget spent", _picture(draw_spent, history, guarantee)),
-            ("Budget of each batch", _picture(draw_budgets, history)),
-            ("Angles between noisy directions", _picture(draw_angles, history)),
-        ]
+    pictures = [
+        (caption, _picture(draw, history, *more))
+        for caption, column, draw, more in (
+            ("Step sizes", "step_size", draw_steps, ()),
+            ("Budget spent", "epsilon", draw_spent, (guarantee,)),
+            ("Budget of each batch", "gradient_rho", draw_budgets, ()),
+            ("Angles between noisy directions", "angle", draw_angles, ()),
+        )
+        if len(history) > 1 and history[column].notna().any()
+    ]
     return environment.get_template("report.html").render(
         document=document,
         holds=guarantee.holds,
         sentence=plain_sentence(document["privacy"]),
         pictures=pictures,
         weights=largest_weights(model),
-        updates=int((history["step_size"] > 0).sum()) if len(history) else 0,
+        updates=int((history["step_size"].fillna(0) > 0).sum()),
         batches=len(history),
     )
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a method may ask of an objective: bounded queries and the public penalty."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from torch import Tensor
 
 from armijo.data.query import BoundedQuery
+from armijo.privacy.budget import FloatArray
 
 QueryForm = Literal["loss", "difference"]
 """How the search clips: both losses, or the difference of losses."""
@@ -38,6 +39,51 @@ class Objective(Protocol):
 
         ``offset`` is a public constant added to the sum.
         """
+        ...
+
+    def step_scores(
+        self, w: Tensor, step: Tensor, step_sizes: Sequence[float], *, clip: float
+    ) -> BoundedQuery:
+        """Ask which ``w - step_size step`` has the least loss, each at most ``clip``.
+
+        One score for each step size, the best the largest, at most ``clip/2`` either
+        way.
+        """
+        ...
+
+    def point_scores(
+        self,
+        points: Tensor,
+        kept: Sequence[int],
+        *,
+        spread: float,
+        penalties: FloatArray,
+    ) -> BoundedQuery:
+        """Ask which of the ``kept`` rows of ``points`` has the least loss plus penalty.
+
+        ``spread`` is a public bound on how far the values of one example lie apart;
+        scores are in units of half of it, at most one either way.
+        """
+        ...
+
+    def normalized_gradient_sum(self, w: Tensor, *, stability: float) -> BoundedQuery:
+        """Ask for the sum of ``g / (||g|| + stability)``, each shorter than one."""
+        ...
+
+    def losses_along(
+        self, w: Tensor, step: Tensor, sizes: Sequence[float], *, clip: float
+    ) -> BoundedQuery:
+        """Ask for the summed losses at ``w - size step``, in units of their clip."""
+        ...
+
+    def correct_sum(self, w: Tensor) -> BoundedQuery:
+        """Ask for the number of rows whose class is predicted, as a vector of one."""
+        ...
+
+    def coordinate_scores(
+        self, w: Tensor, size: float, *, spread: float, penalties: FloatArray
+    ) -> BoundedQuery:
+        """Ask which move of ``size`` along one coordinate has the least value."""
         ...
 
     def penalty(self, w: Tensor) -> float:

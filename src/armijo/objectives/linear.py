@@ -6,9 +6,11 @@ norm.  Along a direction d the margins are ``y (Xw - eta Xd)``: all candidates o
 search cost one more product together.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from itertools import pairwise
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -17,13 +19,14 @@ from scipy import sparse
 from torch import Tensor
 
 from armijo import _validate
-from armijo.data.query import BoundedQuery, Matrix, OuterProduct, Rows
+from armijo.data.query import BoundedQuery, Matrix, OuterProduct, Rows, row_norms
 from armijo.objectives.base import QueryForm
 from armijo.objectives.losses import margin_loss
 from armijo.privacy.budget import FloatArray
 
 Value = TypeVar("Value")
 LossName = Literal["logistic", "hinge", "huber", "softmax"]
+_POINTS = 16  # whose scores are formed together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +117,64 @@ class LinearObjective:
 
         return BoundedQuery(contributions=contributions, bound=clip)
 
+    def normalized_gradient_sum(self, w: Tensor, *, stability: float) -> BoundedQuery:
+        """Ask for the sum of ``g / (||g|| + stability)``, each shorter than one.
+
+        Automatic clipping (Bu, Wang, Zha and Karypis 2023): no clip is left to choose.
+        """
+
+        def contributions(rows: Rows) -> OuterProduct:
+            scores = self._scores_at(rows, w)
+            raw = self.score_gradients(scores, self._labels(rows)).numpy()
+            constant = float(self.fit_intercept)
+            with np.errstate(over="ignore", invalid="ignore"):
+                features = np.sqrt(row_norms(rows.X) ** 2 + constant)
+                norms = row_norms(raw) * features
+                coefficients = raw / (norms + stability)[:, None]
+            return OuterProduct(coefficients, rows.X, constant)
+
+        return BoundedQuery(contributions=contributions, bound=1.0)
+
+    def losses_along(
+        self, w: Tensor, step: Tensor, sizes: Sequence[float], *, clip: float
+    ) -> BoundedQuery:
+        """Ask for the summed losses at ``w - size step``, one sum for each size.
+
+        Each loss is clipped to [0, clip] and divided by ``clip``, so that one example
+        moves the vector of sums by at most the root of their number.
+        """
+
+        def contributions(rows: Rows) -> FloatArray:
+            losses = self._clipped_along(rows, w, step, sizes, clip)
+            return (torch.stack(losses, dim=1) / clip).numpy()
+
+        return BoundedQuery(contributions=contributions, bound=math.sqrt(len(sizes)))
+
+    def _clipped_along(
+        self, rows: Rows, w: Tensor, step: Tensor, sizes: Sequence[float], clip: float
+    ) -> list[Tensor]:
+        """Return the losses at ``w - size step`` for each size, within [0, clip]."""
+        y = self._labels(rows)
+        here, _ = _remember(rows, "here", w, lambda: self._here(rows, w))
+        along = _remember(
+            rows, "along", step, lambda: self._signed(self.scores(step, rows.X), y)
+        )
+        losses = (self._losses_of(here.sub(along, alpha=size), y) for size in sizes)
+        return [_clipped(values, clip) for values in losses]
+
+    def correct_sum(self, w: Tensor) -> BoundedQuery:
+        """Ask for the number of rows whose class is predicted, as a vector of one."""
+
+        def contributions(rows: Rows) -> FloatArray:
+            scores, y = self._scores_at(rows, w), self._labels(rows)
+            if self.loss == "softmax":
+                right = scores.argmax(dim=1) == y
+            else:
+                right = (scores >= 0) == (y > 0)
+            return right.to(torch.float64).numpy()[:, None]
+
+        return BoundedQuery(contributions=contributions, bound=1.0)
+
     def loss_drop_sum(
         self,
         w: Tensor,
@@ -143,6 +204,96 @@ class LinearObjective:
             return (before - after).numpy()
 
         return BoundedQuery(contributions=contributions, bound=clip, offset=offset)
+
+    def step_scores(
+        self, w: Tensor, step: Tensor, step_sizes: Sequence[float], *, clip: float
+    ) -> BoundedQuery:
+        """Ask which step along ``-step`` has the least loss.
+
+        A row scores a step by ``clip/2 - min(loss, clip)``, at most ``clip/2`` either
+        way: the constant does not change the choice.
+        """
+
+        def contributions(rows: Rows) -> FloatArray:
+            losses = self._clipped_along(rows, w, step, step_sizes, clip)
+            return (0.5 * clip - torch.stack(losses)).numpy().T  # column by column
+
+        return BoundedQuery(contributions=contributions, bound=0.5 * clip)
+
+    def point_scores(
+        self,
+        points: Tensor,
+        kept: Sequence[int],
+        *,
+        spread: float,
+        penalties: FloatArray,
+    ) -> BoundedQuery:
+        """Ask which of the ``kept`` rows of ``points`` has the least loss plus penalty.
+
+        A row scores a point by ``(c - loss - penalty) 2/spread`` with its own c, the
+        middle of its values, which does not change the choice.  Where no two values of
+        a row are further apart than the public ``spread``, scores stay within one.
+        For margin losses.
+        """
+
+        def contributions(rows: Rows) -> FloatArray:
+            scores = _remember(
+                rows,
+                "points",
+                points,
+                lambda: _centered(self._values(points, penalties, rows), spread),
+            )
+            return scores if len(kept) == len(points) else scores[:, list(kept)]
+
+        return BoundedQuery(contributions=contributions, bound=1.0)
+
+    def coordinate_scores(
+        self, w: Tensor, size: float, *, spread: float, penalties: FloatArray
+    ) -> BoundedQuery:
+        """Ask which of ``w + size e_j``, then ``w - size e_j``, has the least value.
+
+        A row scores a move by ``(loss(w) - loss - penalty) 2/spread``, the penalties
+        about their middle.  Where ``spread`` is at least ``2 size`` plus their range
+        and features lie in [0, 1], scores stay within one.  For margin losses.
+        """
+        middle = 0.5 * (penalties.min() + penalties.max())
+
+        def contributions(rows: Rows) -> FloatArray:
+            y, scores = self._labels(rows), self._scores_at(rows, w)
+            found = np.empty((rows.size, len(penalties)), order="F")
+            found[:] = (middle - penalties) * (2 / spread)
+            for j, (where, x) in enumerate(self._columns(rows)):
+                here, labels = scores[where], y[where]
+                before = self.losses(here, labels)
+                for k, way in ((j, size), (len(penalties) // 2 + j, -size)):
+                    drop = before - self.losses(here + way * x, labels)
+                    found[where, k] += drop.numpy() * (2 / spread)
+            return found
+
+        return BoundedQuery(contributions=contributions, bound=1.0)
+
+    def _columns(self, rows: Rows) -> Iterator[tuple[Any, Tensor]]:
+        """Yield each feature: which rows are not zero there, and their values."""
+        table = sparse.csc_array(rows.X)
+        table.sum_duplicates()
+        for start, end in pairwise(table.indptr):
+            values = table.data[start:end].astype(np.float64)
+            yield table.indices[start:end], torch.from_numpy(values)
+        if self.fit_intercept:
+            yield slice(None), torch.ones(rows.size, dtype=torch.float64)
+
+    def _values(self, points: Tensor, penalties: FloatArray, rows: Rows) -> FloatArray:
+        """Return loss plus penalty of each row at each point."""
+        y, weights = self._labels(rows), points.numpy()
+        values = np.empty((rows.size, len(points)), order="F")
+        for start in range(0, len(points), _POINTS):
+            part = slice(start, start + _POINTS)
+            scores = _product(rows.X, weights[part, : self.n_features].T)
+            if self.fit_intercept:
+                scores = scores + weights[part, -1]
+            losses = self._losses_of(torch.from_numpy(scores) * y[:, None], y)
+            values[:, part] = losses.numpy() + penalties[part]
+        return values
 
     def _here(self, rows: Rows, w: Tensor) -> tuple[Tensor, Tensor]:
         """Return margins or scores of the batch at ``w`` and their losses."""
@@ -191,6 +342,15 @@ def _remember(
 def _clipped(losses: Tensor, clip: float) -> Tensor:
     """Clip losses to [0, clip]; what is not a number counts as the largest loss."""
     return torch.clamp(torch.nan_to_num(losses, nan=clip, posinf=clip), 0, clip)
+
+
+def _centered(values: FloatArray, spread: float) -> FloatArray:
+    """Return how far values lie below the middle of their row, in half spreads."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        middle = 0.5 * values.min(axis=1) + 0.5 * values.max(axis=1)
+        values -= middle[:, None]
+        values *= -2.0 / spread
+    return values
 
 
 def _product(X: Matrix, weights: NDArray[np.float64]) -> NDArray[np.float64]:

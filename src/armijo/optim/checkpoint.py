@@ -12,57 +12,75 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
 
 from armijo import _validate
 from armijo.errors import ArmijoError
-from armijo.optim.descent import SearchState
-from armijo.optim.loop import StepRecord
+from armijo.optim.loop import S, State, StepRecord
 from armijo.search.armijo import Direction
 
 FORMAT = "armijo-checkpoint"
-VERSION = 1
+VERSION = 2
 
 
-def state_to_dict(state: SearchState) -> dict[str, Any]:
+def state_to_dict(state: State) -> dict[str, Any]:
     """Turn a state into JSON values; Python's floats survive the round trip."""
-    values: dict[str, Any] = {}
-    for field in fields(state):
-        value = getattr(state, field.name)
-        if isinstance(value, Tensor):
-            value = value.tolist()
-        elif isinstance(value, Direction):
-            value = {
-                "vector": value.vector.tolist(),
-                "noise_energy": value.noise_energy,
-            }
-        values[field.name] = value
-    return values
+    return {
+        field.name: _encoded(getattr(state, field.name))
+        for field in fields(state)  # type: ignore[arg-type]
+    }
 
 
-def state_from_dict(values: Mapping[str, Any]) -> SearchState:
-    """Rebuild a state."""
-    kept = dict(values)
-    kept["w"] = _vector(kept["w"])
-    kept["recent_steps"] = tuple(kept["recent_steps"])
-    if kept["previous"] is not None:
-        kept["previous"] = _vector(kept["previous"])
-    if kept["pending"] is not None:
-        vector = _vector(kept["pending"]["vector"])
-        energy = float(kept["pending"]["noise_energy"])
-        kept["pending"] = Direction(vector=vector, noise_energy=energy)
-    state = SearchState(**kept)
-    _validate.positive(
-        gradient_rho=state.gradient_rho,
-        search_epsilon=state.search_epsilon,
-        grad_clip=state.grad_clip,
-        loss_clip=state.loss_clip,
-        step_max=state.step_max,
-    )
+def _encoded(value: Any) -> Any:
+    """Turn one field into JSON values, tensors and directions with their names."""
+    if isinstance(value, Tensor):
+        return {"tensor": value.tolist()}
+    if isinstance(value, Direction):
+        return {"direction": value.vector.tolist(), "noise_energy": value.noise_energy}
+    if isinstance(value, tuple):
+        return [_encoded(item) for item in value]
+    return value
+
+
+def state_from_dict(values: Mapping[str, Any], like: S) -> S:
+    """Rebuild a state of the same kind as ``like``, with as many parameters."""
+    kept = {name: _decoded(value) for name, value in dict(values).items()}
+    state: S = type(like)(**kept)
+    for name, annotation in get_type_hints(type(like)).items():
+        if not _fits(getattr(state, name), annotation):
+            raise ValueError(f"{name} is {getattr(state, name)!r}")
+    if not isinstance(state.w, Tensor) or state.w.shape != like.w.shape:
+        raise ValueError(f"the parameters are not {like.w.numel()} numbers")
     return state
+
+
+def _decoded(value: Any) -> Any:
+    """Rebuild one field."""
+    if isinstance(value, dict) and set(value) == {"tensor"}:
+        return _vector(value["tensor"])
+    if isinstance(value, dict) and set(value) == {"direction", "noise_energy"}:
+        energy = float(value["noise_energy"])
+        return Direction(vector=_vector(value["direction"]), noise_energy=energy)
+    if isinstance(value, dict):
+        raise ValueError(f"a field holds {sorted(value)}")
+    if isinstance(value, list):
+        return tuple(_decoded(item) for item in value)
+    if isinstance(value, float):
+        _validate.finite(value=value)
+    return value
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    """Say whether a value has the declared type of its field."""
+    if get_origin(annotation) is UnionType:
+        return any(_fits(value, one) for one in get_args(annotation))
+    if annotation is float:
+        return isinstance(value, float | int)
+    return isinstance(value, get_origin(annotation) or annotation)
 
 
 def _vector(values: Any) -> Tensor:
@@ -77,7 +95,7 @@ def save_checkpoint(
     path: str | os.PathLike[str],
     *,
     run: Mapping[str, Any],
-    state: SearchState,
+    state: State,
     records: list[StepRecord],
     randomness: Mapping[str, Any],
 ) -> None:
@@ -100,15 +118,15 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str], *, run: Mapping[str, Any]
-) -> tuple[SearchState, list[StepRecord], dict[str, Any]]:
-    """Read a checkpoint of the same run; anything else is refused."""
+    path: str | os.PathLike[str], *, run: Mapping[str, Any], like: S
+) -> tuple[S, list[StepRecord], dict[str, Any]]:
+    """Read a checkpoint of the same run, whose states are ``like`` this one."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
         if document["format"] != FORMAT or document["version"] != VERSION:
             raise KeyError("format")
         found = dict(document["run"])
-        state = state_from_dict(document["state"])
+        state = state_from_dict(document["state"], like)
         records = [StepRecord(**record) for record in document["records"]]
         randomness = dict(document["randomness"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:

@@ -11,7 +11,7 @@ from torch import Tensor
 from armijo import _validate
 from armijo.data.private import PrivateBatch
 from armijo.objectives.base import Objective
-from armijo.optim.loop import StepRecord
+from armijo.optim.loop import Schedule, StepRecord
 from armijo.privacy.mechanisms import Gaussian
 from armijo.search.armijo import ArmijoSearch, Direction, StepChoice
 
@@ -47,6 +47,10 @@ class SearchSettings:
     refresh_every: int = 10
     headroom: float = 1.2
 
+    def schedule(self) -> Schedule | None:
+        """Return None: what a search answers decides what is charged next."""
+        return None
+
     def __post_init__(self) -> None:
         """Check the settings."""
         _validate.positive(
@@ -76,6 +80,15 @@ class SearchState:
     mean_angle: float = 90.0
     clip_lowered: bool = False
 
+    def __post_init__(self) -> None:
+        """Check the public numbers, which may come from a file."""
+        budgets = (self.gradient_rho, self.search_epsilon)  # infinite without noise
+        clips = (self.grad_clip, self.loss_clip, self.step_max)
+        if not all(value > 0 for value in (*budgets, *clips)):
+            raise ValueError(
+                f"Expected positive budgets and clips, got {budgets} and {clips}."
+            )
+
 
 def first_state(settings: SearchSettings, w: Tensor) -> SearchState:
     """Return the state before the first batch."""
@@ -92,17 +105,18 @@ def first_state(settings: SearchSettings, w: Tensor) -> SearchState:
 def measure(
     batch: PrivateBatch,
     objective: Objective,
-    state: SearchState,
+    w: Tensor,
     gradient: Gaussian,
     batch_size: float,
 ) -> Direction:
     """Release the noisy mean gradient; the penalty's is added after the noise.
 
-    The divisor is the public expected batch size.
+    Each example is clipped to the sensitivity of the mechanism; the divisor is the
+    public expected batch size.
     """
-    query = objective.gradient_sum(state.w, clip=state.grad_clip)
+    query = objective.gradient_sum(w, clip=gradient.sensitivity)
     noisy_sum = torch.from_numpy(batch.noisy_sum(query, gradient))
-    vector = noisy_sum / batch_size + objective.penalty_gradient(state.w)
+    vector = noisy_sum / batch_size + objective.penalty_gradient(w)
     energy = objective.size * (gradient.noise_scale / batch_size) ** 2
     return Direction(vector=vector, noise_energy=energy)
 
@@ -180,7 +194,6 @@ def record(
 ) -> StepRecord:
     """Write down what this batch released, with the settings it was measured with."""
     return StepRecord(
-        batch=0,
         update=state.updates,
         step_size=choice.step_size,
         tries=choice.tries,

@@ -15,6 +15,7 @@ from torch import Tensor
 from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
 from armijo.errors import BudgetExceeded
 from armijo.objectives.base import Objective
+from armijo.privacy.mechanisms import Mechanism
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,33 +28,36 @@ class StepRecord:
         Which batch of the run.
     update : int
         How many updates were made before it.
-    step_size : float
-        The chosen step; zero when the search found none.
+    step_size : float or None
+        The chosen step; zero when a search found none, None without a step.
     tries : int
-        Candidates asked.
-    direction_norm : float
+        Evaluations of the objective on the rows of the batch.
+    gradients : int or None
+        Evaluations of the gradient; None where their number depends on the rows.
+    direction_norm : float or None
         Norm of the noisy direction.
     angle : float or None
         Angle in degrees to the direction it was compared with.
-    gradient_rho, search_epsilon : float
+    gradient_rho, search_epsilon : float or None
         Budgets of this batch before amplification.
-    grad_clip, loss_clip, step_max : float
+    grad_clip, loss_clip, step_max : float or None
         Settings of this batch.
     epsilon : float
         Used share of the budget, times epsilon: progress, not a guarantee.
     """
 
-    batch: int
+    batch: int = 0
     update: int
-    step_size: float
-    tries: int
-    direction_norm: float
-    angle: float | None
-    gradient_rho: float
-    search_epsilon: float
-    grad_clip: float
-    loss_clip: float
-    step_max: float
+    step_size: float | None = None
+    tries: int = 0
+    gradients: int | None = 1
+    direction_norm: float | None = None
+    angle: float | None = None
+    gradient_rho: float | None = None
+    search_epsilon: float | None = None
+    grad_clip: float | None = None
+    loss_clip: float | None = None
+    step_max: float | None = None
     epsilon: float = 0.0
 
     def to_dict(self) -> dict[str, float | int | None]:
@@ -71,6 +75,8 @@ class State(Protocol):
 
 
 S = TypeVar("S", bound=State)
+Schedule = tuple[tuple[Mechanism, int], ...]
+"""Charges in their order, each with how often it follows itself."""
 
 
 class Method(Protocol[S]):
@@ -78,6 +84,10 @@ class Method(Protocol[S]):
 
     def init(self, w: Tensor) -> S:
         """Return the first state."""
+        ...
+
+    def schedule(self) -> Schedule | None:
+        """Return every charge of the run if they are fixed beforehand, else None."""
         ...
 
     def plan(self, state: S) -> BatchPlan:

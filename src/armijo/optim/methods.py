@@ -1,86 +1,121 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods by name: from the budget of a run to a method with its first budgets."""
+"""Methods by name, each with the parameters it takes."""
 
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
 
 from armijo import _validate
-from armijo.optim.blgd import BLGD
-from armijo.optim.blsgd import BLSGD
-from armijo.privacy.budget import Budget
-from armijo.privacy.calibrate import line_search_budget
-from armijo.search.armijo import ArmijoSearch
+from armijo.optim.agd import AGDSettings
+from armijo.optim.amp import AMPSettings
+from armijo.optim.hyfree import HyFreeSettings
+from armijo.optim.linesearch import (
+    LINE_SEARCHES,
+    line_search_settings,
+    line_search_takes,
+)
+from armijo.optim.majority import MajoritySettings
+from armijo.optim.nonprivate import NonPrivateSettings
+from armijo.optim.objpert import KSTSettings, ObjPertSettings, PureObjPertSettings
+from armijo.optim.outpert_gd import OutpertGDSettings
+from armijo.optim.outpert_rsgd import OutpertRSGDSettings
+from armijo.optim.privgene import PrivGeneSettings
+from armijo.optim.problem import MethodSettings
+from armijo.optim.sgd import AdamSettings, SGDSettings
+from armijo.optim.tuned import TunedSGDSettings
 
-METHODS = ("blsgd", "blsgd-ac", "blgd")
+SETTINGS: dict[str, type[MethodSettings]] = {
+    "sgd": SGDSettings,
+    "adam": AdamSettings,
+    "outpert-rsgd": OutpertRSGDSettings,
+    "outpert-gd": OutpertGDSettings,
+    "objpert": ObjPertSettings,
+    "objpert-kst": KSTSettings,
+    "objpert-pure": PureObjPertSettings,
+    "amp": AMPSettings,
+    "nonprivate": NonPrivateSettings,
+    "agd": AGDSettings,
+    "privgene": PrivGeneSettings,
+    "majority": MajoritySettings,
+    "hyfree": HyFreeSettings,
+    "sgd-tuned": TunedSGDSettings,
+}
+"""Settings of the methods whose parameters are the fields of one dataclass."""
+
+METHODS = (*LINE_SEARCHES, *SETTINGS)
 """Names that ``method=`` takes."""
 
-SPLITS = 50
-"""Chen and Lee (2020) divide epsilon by twice the iterations they expect."""
+
+SUMMARIES = {
+    "blsgd": "DP-BLSGD: noisy gradients, step sizes by a private Armijo search",
+    "blsgd-ac": "the same with clips that shrink when gradients disagree",
+    "blgd": "DP-BLGD: all rows each time; a failed search buys a better gradient",
+    "agd": "DP-AGD (Lee and Kifer 2018): private choice from a grid of steps",
+    "sgd": "DP-SGD (Abadi et al. 2016) with a given step size",
+    "adam": "DP-Adam: the same gradients, rescaled",
+    "outpert-rsgd": "permuted SGD, noise on its average (Chen, Lee and Kifer 2019)",
+    "outpert-gd": "gradient descent, noise on its end (Zhang et al. 2017)",
+    "objpert": "objective perturbation, tight analysis (Redberg et al. 2023)",
+    "objpert-kst": "objective perturbation (Kifer, Smith and Thakurta 2012)",
+    "objpert-pure": "objective perturbation, delta = 0 (Chaudhuri et al. 2011)",
+    "amp": "objective perturbation, approximate minima (Iyengar et al. 2019)",
+    "privgene": "private genetic algorithm (Zhang et al. 2013)",
+    "hyfree": "HyFreeDP (Liu and Bu 2025): steps from privatized losses",
+    "sgd-tuned": "DP-SGD tuned by private selection (Papernot and Steinke 2022)",
+    "majority": "the most frequent class, chosen privately",
+    "nonprivate": "L-BFGS without privacy: an upper bound, no guarantee",
+}
+"""What each method is, in a line."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LineSearchSettings:
-    """Every public setting of the line-search methods, in the paper's defaults.
+def describe_methods() -> list[dict[str, Any]]:
+    """Return name, summary and parameters of every method, as JSON values."""
+    return [
+        {
+            "name": name,
+            "summary": SUMMARIES[name],
+            "parameters": sorted(parameters_of(name)),
+        }
+        for name in SUMMARIES
+        if name in METHODS
+    ]
 
-    ``gradient_rho`` and ``search_epsilon`` default to the paper's
-    ``epsilon_iter^2 / 2`` and ``epsilon_iter = epsilon / 100``; with
-    ``expected_steps`` they are solved so that this many steps use up the budget.
+
+def method_settings(method: str, asked: Mapping[str, Any]) -> MethodSettings:
+    """Return the settings of a method from the parameters that were asked for.
+
+    Parameters
+    ----------
+    method : str
+        One of :data:`METHODS`.
+    asked : mapping
+        Parameters by name; what is left out has the method's own default.
+
+    Raises
+    ------
+    ValueError
+        For a parameter that the method does not take, by name.
+
+    Examples
+    --------
+    >>> method_settings("sgd", {"steps": 20}).steps
+    20
     """
-
-    method: str = "blsgd"
-    rate: float = 0.1
-    gradient_rho: float | None = None
-    search_epsilon: float | None = None
-    expected_steps: int | None = None
-    grad_clip: float = 3.0
-    loss_clip: float = 1.0
-    step_max: float = 2.0
-    budget_growth: float = 0.3
-    adapt: Literal["angle", "always", "never"] = "angle"
-    angle_decay: float = 0.8
-    angle_high: float = 1.1
-    angle_low: float = 0.5
-    refresh_every: int = 10
-    headroom: float = 1.2
-    clip_decay: float = 0.05
-    average: Literal["plain", "weighted"] = "plain"
-    search: ArmijoSearch = field(default_factory=ArmijoSearch)
-
-
-def line_search_method(settings: LineSearchSettings, budget: Budget) -> BLSGD | BLGD:
-    """Return the method that the settings name, with its first budgets."""
-    _validate.choice(METHODS, method=settings.method)
-    rho, epsilon = _first_budgets(settings, budget)
-    kind = BLGD if settings.method == "blgd" else BLSGD
-    shared = _shared(settings, kind)
-    if settings.method == "blsgd":
-        shared["clip_decay"] = 0.0
-    return kind(gradient_rho=rho, search_epsilon=epsilon, **shared)
-
-
-def _shared(settings: LineSearchSettings, kind: type[BLSGD | BLGD]) -> dict[str, Any]:
-    """Return the settings that the method has under the same name."""
-    names = {field.name for field in fields(kind)} - {"gradient_rho", "search_epsilon"}
-    return {name: getattr(settings, name) for name in sorted(names)}
-
-
-def _first_budgets(settings: LineSearchSettings, budget: Budget) -> tuple[float, float]:
-    """Return gradient rho and search epsilon of the first batch."""
-    if settings.expected_steps is not None:
-        _validate.at_least(1, expected_steps=settings.expected_steps)
-        solved = line_search_budget(
-            budget,
-            rate=1.0 if settings.method == "blgd" else settings.rate,
-            steps=settings.expected_steps,
-            search=settings.search.mechanism,
+    _validate.choice(METHODS, method=method)
+    takes = parameters_of(method)
+    foreign = sorted(set(asked) - takes)
+    if foreign:
+        raise ValueError(
+            f"Method {method!r} does not take {', '.join(foreign)}; it takes "
+            f"{', '.join(sorted(takes)) or 'no parameters'}. Nothing was spent."
         )
-        per_step = solved.gradient_rho, solved.search_epsilon
-    else:
-        each = budget.epsilon / (2 * SPLITS)
-        per_step = each**2 / 2, each
-    rho = per_step[0] if settings.gradient_rho is None else settings.gradient_rho
-    epsilon = per_step[1]
-    if settings.search_epsilon is not None:
-        epsilon = settings.search_epsilon
-    _validate.positive(gradient_rho=rho, search_epsilon=epsilon)
-    return rho, epsilon
+    if method in SETTINGS:
+        return SETTINGS[method](**asked)
+    return line_search_settings(method, asked)
+
+
+def parameters_of(method: str) -> set[str]:
+    """Return the names of the parameters that a method takes."""
+    if method in SETTINGS:
+        return {field.name for field in fields(SETTINGS[method])}
+    return line_search_takes(method)

@@ -14,7 +14,7 @@ import numpy as np
 from armijo.errors import BudgetExceeded, LedgerError, UnchargedAccess
 from armijo.privacy.budget import Budget, FloatArray, Guarantee, Neighboring
 from armijo.privacy.ledger import Charge, MemoryLedger
-from armijo.privacy.mechanisms import Mechanism, describe
+from armijo.privacy.mechanisms import Mechanism, describe, parts
 from armijo.privacy.subsampling import Subsampled
 
 LedgerFactory = Callable[[Mapping[str, object]], MemoryLedger]
@@ -121,8 +121,11 @@ class Accountant(ABC):
 
     def _refuse_amplified_exchange(self, mechanism: Mechanism) -> None:
         """Refuse to amplify under replace-one, where the formula does not hold."""
-        sampled = isinstance(mechanism, Subsampled) and mechanism.rate < 1
-        if sampled and self.guarantee.relation is Neighboring.REPLACE_ONE:
+        if self.guarantee.relation is not Neighboring.REPLACE_ONE:
+            return
+        if any(
+            isinstance(part, Subsampled) and part.rate < 1 for part in parts(mechanism)
+        ):
             raise ValueError(
                 f"Expected rate 1 under the replace-one relation, got {mechanism!r}; "
                 "Poisson amplification is proved for one row more or less."

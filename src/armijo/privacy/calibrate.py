@@ -10,6 +10,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from armijo import _validate
+from armijo.errors import BudgetExceeded
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.budget import (
     Budget,
@@ -24,7 +25,8 @@ from armijo.privacy.planned import planned_epsilon
 from armijo.privacy.subsampling import Subsampled
 
 AccountantName = Literal["planned", "adaptive"]
-_COARSENESS = 5.0  # of the loss distribution while noise is sought: costs 0.05 % noise
+COARSENESS = 5.0
+"""Of the loss distribution while noise is sought; costs 0.05 % noise."""
 
 
 def step_mechanism(
@@ -84,20 +86,51 @@ def noise_multiplier_for(
     _validate.choice(("planned", "adaptive"), accountant=accountant)
 
     def by_rdp(noise: float) -> float:
-        return steps * _best_share(budget, step_mechanism(rate, noise, search))[0]
+        return steps * best_share(budget, step_mechanism(rate, noise, search))[0]
 
-    start = _solve_log(by_rdp, budget)
+    start = solve_log(by_rdp, budget)
     if accountant == "adaptive" or search is not None:
         return start
 
     def by_pld(noise: float) -> float:
         plan = [(step_mechanism(rate, noise), steps)]
-        return planned_epsilon(plan, budget.delta, coarseness=_COARSENESS)[0]
+        return planned_epsilon(plan, budget.delta, coarseness=COARSENESS)[0]
 
-    return _secant(by_pld, start, budget.epsilon)
+    return secant(by_pld, start, budget.epsilon)
 
 
-def _solve_log(share_at: Callable[[float], float], budget: Budget) -> float:
+def affordable_steps(
+    budget: Budget, *, rate: float, noise_multiplier: float, most: int
+) -> int:
+    """Return how many of ``most`` steps with given noise keep the budget, when planned.
+
+    >>> budget = Budget(epsilon=1.0, delta=1e-5)
+    >>> affordable_steps(budget, rate=0.01, noise_multiplier=1.0, most=900)
+    254
+    """
+    _validate.at_least(1, most=most)
+    step = step_mechanism(rate, noise_multiplier)
+
+    def fits(steps: int) -> bool:
+        return planned_epsilon([(step, steps)], budget.delta)[0] <= budget.epsilon
+
+    if not fits(1):
+        needed = planned_epsilon([(step, 1)], budget.delta)[0]
+        raise BudgetExceeded(
+            f"One step with noise_multiplier {noise_multiplier:g} at rate {rate:g} "
+            f"costs epsilon {needed:.4g}, the budget is {budget.epsilon:g}; raise the "
+            "noise or epsilon, or leave the noise to be solved. Nothing was spent."
+        )
+    low, high = 1, most + 1
+    if fits(most):
+        return most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def solve_log(share_at: Callable[[float], float], budget: Budget) -> float:
     """Solve a falling share(noise) = 1 of the budget by bracketing in log noise."""
     low, high = 0.0, 0.0
     while share_at(math.exp(high)) > 1:
@@ -116,7 +149,7 @@ def _solve_log(share_at: Callable[[float], float], budget: Budget) -> float:
     return math.exp(root + 2e-7)
 
 
-def _secant(epsilon_at: Callable[[float], float], start: float, target: float) -> float:
+def secant(epsilon_at: Callable[[float], float], start: float, target: float) -> float:
     """Refine ``start`` (which keeps the target) on a tighter, costlier epsilon."""
     safe = previous = start
     value = epsilon_at(previous)
@@ -139,10 +172,10 @@ def order_for(budget: Budget, step: Mechanism) -> int:
 
     Chosen from public settings before any row is seen, as the filter requires.
     """
-    return _best_share(budget, step)[1]
+    return best_share(budget, step)[1]
 
 
-def _best_share(budget: Budget, step: Mechanism) -> tuple[float, int]:
+def best_share(budget: Budget, step: Mechanism) -> tuple[float, int]:
     """Return the smallest share of a limit that one step uses, and at which order."""
     orders = order_grid(budget).astype(float)
     shares = _shares(budget, step, orders)
@@ -185,7 +218,7 @@ def line_search_budget(
 
     def by_rdp(noise: float) -> float:
         step = step_mechanism(rate, noise, search(1 / noise))
-        return steps * _best_share(budget, step)[0]
+        return steps * best_share(budget, step)[0]
 
-    noise = _solve_log(by_rdp, budget)
+    noise = solve_log(by_rdp, budget)
     return StepBudget(gradient_rho=0.5 / noise**2, search_epsilon=1 / noise)

@@ -7,6 +7,7 @@ neighboring inputs; AboveThreshold has a file of its own.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Protocol, runtime_checkable
 
@@ -25,6 +26,15 @@ class Mechanism(Protocol):
         ...
 
 
+@runtime_checkable
+class Profile(Protocol):
+    """A mechanism with its own proof of (epsilon, delta), tighter than its curve."""
+
+    def delta_at(self, epsilon: float) -> float:
+        """Return the smallest proved delta at ``epsilon``."""
+        ...
+
+
 def describe(mechanism: object) -> dict[str, object]:
     """Return the public settings of a mechanism as a JSON object for the ledger.
 
@@ -35,6 +45,21 @@ def describe(mechanism: object) -> dict[str, object]:
         raise TypeError(f"Expected a mechanism, got {mechanism!r}; give a dataclass.")
     settings = {f.name: _plain(getattr(mechanism, f.name)) for f in fields(mechanism)}
     return {"mechanism": type(mechanism).__name__, **settings}
+
+
+def parts(mechanism: object) -> Iterator[object]:
+    """Yield a mechanism and everything it is built from.
+
+    >>> len(list(parts(Composed((Gaussian(noise_scale=1.0), PureDP(0.1))))))
+    3
+    """
+    if isinstance(mechanism, tuple):
+        for item in mechanism:
+            yield from parts(item)
+    elif is_dataclass(mechanism):
+        yield mechanism
+        for one in fields(mechanism):
+            yield from parts(getattr(mechanism, one.name))
 
 
 def _plain(value: object) -> object:

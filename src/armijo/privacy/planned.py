@@ -30,6 +30,7 @@ from armijo.privacy.mechanisms import (
     Gaussian,
     Laplace,
     Mechanism,
+    Profile,
     describe,
 )
 from armijo.privacy.subsampling import Subsampled
@@ -78,12 +79,17 @@ def planned_epsilon(
 ) -> tuple[float, str]:
     """Return epsilon of a whole plan at ``delta`` and the name of what proves it.
 
+    ``"planned-profile"`` for one release with its own profile of (epsilon, delta);
     ``"planned-pld"`` where every mechanism has a privacy loss distribution, else (and
     where epsilon is so large that the distribution would fill the memory)
     ``"planned-rdp"``: the sum of Renyi curves at the best order.  Losses are rounded
     up, so a larger ``coarseness`` is faster and looser but always valid.
     """
     _validate.open_unit(delta=delta)
+    profile = _own_profile(plan)
+    if profile is not None:
+        return _profile_epsilon(profile, delta), "planned-profile"
+    plan = merged(plan)
     by_rdp = _rdp_epsilon(plan, delta)
     events = [_event(mechanism) for mechanism, _ in plan]
     if None in events or not by_rdp < _LARGEST_PLD:
@@ -97,6 +103,47 @@ def planned_epsilon(
         return min(float(accountant.get_epsilon(delta)), by_rdp), "planned-pld"
     except (OverflowError, MemoryError):  # noise or steps beyond its grid
         return by_rdp, "planned-rdp"
+
+
+def merged(plan: Plan) -> Plan:
+    """Count equal charges together: a composition does not depend on the order."""
+    counts: dict[Mechanism, int] = {}
+    for mechanism, count in plan:
+        counts[mechanism] = counts.get(mechanism, 0) + count
+    return tuple(counts.items())
+
+
+def _own_profile(plan: Plan) -> Profile | None:
+    """Return the one mechanism of a plan, on all rows, if it has its own profile."""
+    if len(plan) != 1 or plan[0][1] != 1:
+        return None
+    mechanism = plan[0][0]
+    if isinstance(mechanism, Subsampled) and mechanism.rate == 1:
+        mechanism = mechanism.inner
+    return mechanism if isinstance(mechanism, Profile) else None
+
+
+def _profile_keeps(plan: Plan, budget: Budget) -> bool:
+    """Ask a profile at the budget itself: the epsilon solved for it is rounded up."""
+    profile = _own_profile(plan)
+    return profile is not None and profile.delta_at(budget.epsilon) <= budget.delta
+
+
+def _profile_epsilon(mechanism: Profile, delta: float) -> float:
+    """Return the smallest epsilon, to ten digits, whose delta is small enough."""
+    high = 1e-6
+    while mechanism.delta_at(high) > delta:
+        high *= 2
+        if high > 1e6:
+            return math.inf
+    low = high / 2
+    while high - low > 1e-10 * high:
+        middle = (low + high) / 2
+        if mechanism.delta_at(middle) <= delta:
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def _rdp_epsilon(plan: Plan, delta: float) -> float:
@@ -147,13 +194,14 @@ class PlannedAccountant(Accountant):
             raise ValueError("Expected a plan with at least one access, got none.")
         for _, count in self.plan:
             _validate.at_least(1, count=count)
-        self.planned_epsilon, name = planned_epsilon(self.plan, budget.delta)
-        if self.planned_epsilon > budget.epsilon:
+        found, name = planned_epsilon(self.plan, budget.delta)
+        if found > budget.epsilon and not _profile_keeps(self.plan, budget):
             raise BudgetExceeded(
-                f"The plan costs epsilon {self.planned_epsilon:.6g} at delta "
-                f"{budget.delta:g}, the budget is {budget.epsilon:g}; add noise, take "
-                "fewer steps, or raise epsilon. Nothing was spent."
+                f"The plan costs epsilon {found:.6g} at delta {budget.delta:g}, the "
+                f"budget is {budget.epsilon:g}; add noise, take fewer steps, or raise "
+                "epsilon. Nothing was spent."
             )
+        self.planned_epsilon = min(found, budget.epsilon)
         ends = np.cumsum([count for _, count in self.plan])
         self._ends = ends
         super().__init__(
@@ -164,6 +212,10 @@ class PlannedAccountant(Accountant):
             insecure_deterministic=insecure_deterministic,
             ledger=ledger,
         )
+
+    def epsilon_spent(self) -> float:
+        """Return the epsilon of the whole plan times the share that was done."""
+        return self.planned_epsilon * float(self.spent[0] / self.limits[0])
 
     def header(self) -> dict[str, object]:
         """Add the plan to the ledger's first line: another one is another run."""

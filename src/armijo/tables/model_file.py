@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from armijo.data.query import clipped_rows
 from armijo.errors import TableError
 from armijo.tables.cells import listed, shown
 from armijo.tables.columns import check_keys
@@ -32,6 +33,7 @@ MAX_MODEL_BYTES = 256 * 2**20
 _MAX_SCORE = 1e100
 _CONTENT = ("kind", "classes", "coef", "intercept", "schema", "privacy")
 _FRAME = ("format", "version", "created_by", "feature_names")
+_OPTIONAL = ("feature_norm",)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,6 +57,8 @@ class LinearModel:
         The statement of the guarantee, as plain JSON values.
     created_by : str
         Name and version of the program that wrote the file.
+    feature_norm : float or None
+        The norm to which rows are scaled down before a score, if training did so.
     """
 
     kind: str
@@ -64,6 +68,7 @@ class LinearModel:
     schema: Schema
     privacy: Mapping[str, object]
     created_by: str = ""
+    feature_norm: float | None = None
 
     def __post_init__(self) -> None:
         """Check kind, classes and sizes against the schema, and freeze the arrays."""
@@ -84,6 +89,12 @@ class LinearModel:
         object.__setattr__(
             self, "intercept", _frozen("intercept", self.intercept, (rows,))
         )
+        norm = self.feature_norm
+        if norm is not None and not (_only_numbers(norm, 0) and 0 < norm < math.inf):
+            raise TableError(
+                f"Expected feature_norm to be a positive number, got {shown(norm)}; "
+                "the file was changed after training."
+            )
         largest = max(width * float(np.abs(self.coef).max()), *np.abs(self.intercept))
         if largest > _MAX_SCORE:
             raise TableError(
@@ -104,7 +115,7 @@ class LinearModel:
                 f"Expected rows of {self.coef.shape[1]} features, got an array of "
                 f"shape {X.shape}; encode the table with the schema of the model."
             )
-        scores = X @ self.coef.T + self.intercept
+        scores = clipped_rows(X, self.feature_norm) @ self.coef.T + self.intercept
         return scores[:, 0] if len(self.classes) == 2 else scores
 
     def predict(self, X: ArrayLike) -> NDArray[np.str_]:
@@ -134,7 +145,9 @@ class LinearModel:
 
     def to_dict(self) -> dict[str, object]:
         """Return the document that `save_model` writes."""
+        norm = {} if self.feature_norm is None else {"feature_norm": self.feature_norm}
         return {
+            **norm,
             "format": MODEL_FORMAT,
             "version": MODEL_VERSION,
             "created_by": self.created_by,
@@ -192,7 +205,9 @@ def save_model(
     """
     path = Path(path)
     if not isinstance(model, LinearModel):
-        check_keys("model", model, allowed=_CONTENT + _FRAME, required=_CONTENT)
+        check_keys(
+            "model", model, allowed=_CONTENT + _FRAME + _OPTIONAL, required=_CONTENT
+        )
         model = _build({"created_by": _created_by(), **model})
     try:
         text = json.dumps(model.to_dict(), allow_nan=False, indent=1)
@@ -264,7 +279,7 @@ def _parse(path: Path) -> dict[str, Any]:
             "that wrote it."
         )
     keys = _FRAME + _CONTENT
-    check_keys("model", document, allowed=keys, required=keys)
+    check_keys("model", document, allowed=keys + _OPTIONAL, required=keys)
     return document
 
 
@@ -314,6 +329,7 @@ def _build(document: Mapping[str, Any]) -> LinearModel:
         schema=schema,
         privacy=privacy,
         created_by=created_by,
+        feature_norm=document.get("feature_norm"),
     )
 
 
