@@ -33,7 +33,7 @@ class MethodParameters(BaseEstimator):
     loss : str or None
         None is the class's own loss; :class:`PrivateLinearSVC` also takes "huber".
     options : mapping or None
-        Further parameters of the method by name, see :doc:`the methods </methods>`.
+        Further parameters of the method by name, listed in docs/methods.md.
     rate : float
         Sampling ratio q.
     steps, step_size, noise_multiplier : int, float, float
