@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``armijo methods``, and ``armijo fit --method`` for those without a line search."""
+
+import json
+
+import pytest
+
+from armijo.cli.tables import _parsed
+from armijo.optim import METHODS
+from armijo.privacy.nonprivate import NOT_PRIVATE
+from armijo.tables import load_model
+from tests.cli.conftest import parsed, words
+
+BUDGET = {"--epsilon": "1", "--delta": "1e-5"}
+
+
+@pytest.fixture
+def fit(armijo, small, tmp_path):
+    def call(*flags):
+        options = {"--schema": str(small.schema), "--out": str(tmp_path / "run")}
+        return armijo("fit", small.csv, *words(BUDGET | options), *flags)
+
+    return call
+
+
+def test_all_methods_are_listed(armijo):
+    found = parsed(armijo("methods", "--json"))["methods"]
+    assert {one["name"] for one in found} == set(METHODS)
+    shown = armijo("methods")
+    assert shown.code == 0
+    assert all(one["summary"] in shown.out for one in found)
+
+
+@pytest.mark.parametrize(
+    ("flags", "relation"),
+    [
+        (("--method", "objpert", "--feature-norm", "2"), "add-remove"),
+        (("--method", "objpert-pure", "--feature-norm", "2"), "replace-one"),
+        (("--method", "outpert-gd", "--option", "feature_norm=2"), "replace-one"),
+        (("--method", "sgd", "--option", "steps=5", "--rate", "0.5"), "add-remove"),
+        (("--method", "majority"), "add-remove"),
+        (("--method", "sgd-tuned", "--option", "step_sizes=[0.5,1]"), "add-remove"),
+    ],
+)
+def test_a_fit_by_another_method(fit, armijo, small, tmp_path, flags, relation):
+    found = parsed(fit("--json", *flags))
+    assert found["relation"] == relation
+    assert f"under the {relation} relation" in found["statement"]
+    model = load_model(tmp_path / "run" / "model.json")
+    assert (model.feature_norm is not None) == any("norm" in flag for flag in flags)
+    predicted = armijo("predict", tmp_path / "run", small.csv)
+    assert predicted.code == 0
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["settings"]["method"] == flags[1]
+
+
+def test_without_privacy_the_terminal_says_so(fit):
+    finished = fit("--method", "nonprivate")
+    assert finished.code == 0
+    assert NOT_PRIVATE in finished.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--method", "objpert"), "feature_norm"),
+        (("--method", "objpert", "--feature-norm", "1", "--rate", "0.1"), "rate"),
+        (("--method", "sgd", "--option", "speed=3"), "does not take speed"),
+        (("--method", "sgd", "--option", "steps"), "NAME=VALUE"),
+        (("--method", "sgd", "--option", "steps=0"), "steps"),
+        (("--method", "majority", "--expected-steps", "3"), "expected_steps"),
+    ],
+)
+def test_a_bad_parameter_is_refused_by_name_and_spends_nothing(
+    fit, tmp_path, flags, told
+):
+    finished = fit(*flags)
+    assert finished.code == 2
+    assert told in finished.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_options_are_json_or_text():
+    assert _parsed("a=1.5") == ("a", 1.5)
+    assert _parsed("a=[1, 2]") == ("a", [1, 2])
+    assert _parsed("a=replica") == ("a", "replica")
+    assert _parsed("a=b=c") == ("a", "b=c")
