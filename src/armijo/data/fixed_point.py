@@ -144,7 +144,7 @@ def number_sum(contributions: Contributions, bound: float) -> int:
     Numbers are clipped to the bound and rounded toward zero; NaN counts as zero and
     infinity as the bound.
     """
-    if isinstance(contributions, OuterProduct) or np.ndim(contributions) != 1:
+    if not isinstance(contributions, np.ndarray) or contributions.ndim != 1:
         raise ValueError("Expected one number for each row; vectors go to noisy_sum.")
     with np.errstate(over="ignore"):
         steps = np.multiply(contributions, STEPS / bound, dtype=float)
@@ -156,7 +156,7 @@ def number_sum(contributions: Contributions, bound: float) -> int:
 
 def number_sums(contributions: Contributions, bound: float) -> list[int]:
     """Return the same for several numbers for each row, one sum a column."""
-    if isinstance(contributions, OuterProduct) or np.ndim(contributions) != 2:
+    if not isinstance(contributions, np.ndarray) or contributions.ndim != 2:
         raise ValueError("Expected one row of numbers for each row of the batch.")
     columns = np.asarray(contributions, dtype=float).T
     return [number_sum(column, bound) for column in columns]

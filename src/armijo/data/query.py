@@ -32,17 +32,20 @@ class Rows:
     """The rows of one open batch; queries receive it and must not keep it.
 
     ``cache`` lets the queries of one batch share what they compute, such as the product
-    of the features with the parameters.
+    of the features with the parameters.  ``seed`` fixes what a module draws itself,
+    such as dropout masks, for all queries of the batch.
     """
 
     X: Matrix
-    y: NDArray[Any] | None
+    y: Any
     cache: dict[object, Any] = field(default_factory=dict)
+    seed: int = 0
 
     @property
     def size(self) -> int:
         """The realized number of rows: private, for loops only."""
-        return int(self.X.shape[0])
+        first = self.X[0] if isinstance(self.X, tuple) else self.X
+        return int(first.shape[0])
 
     def __repr__(self) -> str:
         """Show nothing of the rows."""
@@ -64,7 +67,18 @@ class OuterProduct:
     constant: float = 0.0
 
 
-Contributions = FloatArray | OuterProduct
+@dataclass(frozen=True)
+class ClippedTotal:
+    """A sum whose terms were clipped where they were computed, as one flat tensor.
+
+    For modules, whose contributions are never formed one by one.  The sum is floating
+    point: its exactness is that of the objective, not of the gate's lattice.
+    """
+
+    total: torch.Tensor
+
+
+Contributions = FloatArray | OuterProduct | ClippedTotal
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """One private run: accountant, gate, method and loop put together."""
 
-import math
 import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,21 +18,15 @@ from armijo.data.query import Matrix
 from armijo.errors import BudgetExceeded, LedgerError
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
+from armijo.optim.accounts import Accounting, accountant_for
 from armijo.optim.checkpoint import load_checkpoint, save_checkpoint
 from armijo.optim.linesearch import LineSearchSettings
 from armijo.optim.loop import Method, State, StepRecord, minimize
 from armijo.optim.problem import MethodSettings, Problem
 from armijo.privacy.accountant import Accountant, LedgerFactory
 from armijo.privacy.budget import Budget, Neighboring
-from armijo.privacy.calibrate import epsilon_of, order_for
-from armijo.privacy.filter import PrivacyFilter
 from armijo.privacy.ledger import Ledger
-from armijo.privacy.mechanisms import Mechanism
-from armijo.privacy.nonprivate import NonPrivateAccountant
-from armijo.privacy.paper import PaperAccountant
-from armijo.privacy.planned import PlannedAccountant
 
-Accounting = Literal["sound", "paper"]
 Callback = Callable[[StepRecord], object]
 _SAVE_EVERY = 5.0  # seconds between checkpoints: what a killed run may have to redo
 
@@ -264,25 +257,17 @@ def _randomness(seed: int | None) -> Randomness:
 
 
 def _accountant(settings: RunSettings, method: Method[Any], start: State) -> Accountant:
-    """Return the accountant of the method, after checking that one step fits at all."""
-    _validate.choice(("sound", "paper"), accounting=settings.accounting)
-    common: dict[str, Any] = {
-        "relation": settings.promised_relation,
-        "insecure_deterministic": settings.seed is not None,
-        "ledger": _ledger(settings),
-    }
-    schedule = method.schedule()
-    if not settings.method.private:
-        accesses = sum(count for _, count in schedule or ())
-        return NonPrivateAccountant(settings.budget, accesses=accesses, **common)
-    if schedule is not None:
-        return PlannedAccountant(settings.budget, schedule, **common)
-    if settings.accounting == "paper":
-        return PaperAccountant(settings.budget, **common)
-    step = method.plan(start).mechanism
-    _refuse_tiny(settings.budget, step)
-    orders = order_for(settings.budget, step)
-    return PrivacyFilter(settings.budget, orders=orders, **common)
+    """Return the accountant of the run."""
+    return accountant_for(
+        method,
+        start,
+        settings.budget,
+        relation=settings.promised_relation,
+        private=settings.method.private,
+        accounting=settings.accounting,
+        seeded=settings.seed is not None,
+        ledger=_ledger(settings),
+    )
 
 
 def _ledger(settings: RunSettings) -> LedgerFactory | None:
@@ -297,20 +282,3 @@ def _ledger(settings: RunSettings) -> LedgerFactory | None:
 def _marks(settings: RunSettings) -> dict[str, object]:
     """Return what ties a ledger to its run."""
     return {"run_settings": dict(settings.fingerprint or {})}
-
-
-def _refuse_tiny(budget: Budget, step: Mechanism) -> None:
-    """Say what epsilon would do when not even one step fits."""
-    needed, _ = epsilon_of(step, 1, budget.delta, accountant="adaptive")
-    if needed > budget.epsilon:
-        raise BudgetExceeded(
-            f"Epsilon {budget.epsilon:g} at delta {budget.delta:g} is too small for a "
-            f"single step, which needs epsilon {_rounded_up(needed):g}; raise epsilon "
-            "to that, or lower gradient_rho and search_epsilon. Nothing was spent."
-        )
-
-
-def _rounded_up(value: float) -> float:
-    """Round up to four digits, so that what a message names is enough."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
-    return float(f"{math.ceil(value / unit) * unit:.4g}")

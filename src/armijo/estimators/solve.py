@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from armijo.data.private import NoiseChoice
 from armijo.data.query import Matrix
-from armijo.estimators.run import Accounting, RunSettings, train
+from armijo.estimators.run import RunSettings, train
 from armijo.objectives.linear import LinearObjective, LossName
+from armijo.optim.accounts import Accounting
 from armijo.optim.loop import StepRecord
 from armijo.optim.methods import method_settings
 from armijo.privacy.budget import Budget, Guarantee, Neighboring

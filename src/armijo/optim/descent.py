@@ -5,7 +5,6 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from armijo import _validate
@@ -115,8 +114,9 @@ def measure(
     public expected batch size.
     """
     query = objective.gradient_sum(w, clip=gradient.sensitivity)
-    noisy_sum = torch.from_numpy(batch.noisy_sum(query, gradient))
-    vector = noisy_sum / batch_size + objective.penalty_gradient(w)
+    vector = batch.noisy_vector(
+        query, gradient
+    ) / batch_size + objective.penalty_gradient(w)
     energy = objective.size * (gradient.noise_scale / batch_size) ** 2
     return Direction(vector=vector, noise_energy=energy)
 

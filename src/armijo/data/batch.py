@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An open batch: paid for as a whole, it answers each mechanism of its plan once.
+
+Only :mod:`armijo.data.private` makes one.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from armijo import _validate
+from armijo.data import fixed_point
+from armijo.data.query import BoundedQuery, ClippedTotal, Rows
+from armijo.data.team import Alone, Team, number_total, vector_total
+from armijo.errors import UnchargedAccess
+from armijo.noise import (
+    Randomness,
+    default_noise,
+    exponential_choice,
+    fast_gaussian,
+    rounded_gaussian,
+    rounded_laplace,
+)
+from armijo.noise.vectors import with_gaussian
+from armijo.privacy.above_threshold import AboveThreshold
+from armijo.privacy.budget import FloatArray
+from armijo.privacy.mechanisms import Composed, Gaussian, Mechanism, NoisyMax
+from armijo.privacy.subsampling import Subsampled
+
+NoiseChoice = Literal["auto", "exact", "fast"]
+Released = TypeVar("Released")
+_NOISE_BLOCK = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchPlan:
+    """All that will be done on one Poisson batch of rate ``rate`` (1: all rows)."""
+
+    mechanisms: tuple[Mechanism, ...]
+    rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check rate and mechanisms."""
+        _validate.rate(rate=self.rate)
+        Composed(self.mechanisms)
+
+    @property
+    def mechanism(self) -> Subsampled:
+        """The one mechanism that the batch is charged for."""
+        inner = self.mechanisms[0] if len(self.mechanisms) == 1 else None
+        return Subsampled(inner or Composed(self.mechanisms), self.rate)
+
+
+class PrivateBatch:
+    """One batch, paid for; each mechanism of its plan can be used once."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Refuse copies, which would answer the same plan again."""
+        raise TypeError("A PrivateBatch cannot be copied: it is paid for once.")
+
+    def __init__(
+        self,
+        rows: Rows,
+        plan: BatchPlan,
+        randomness: Randomness,
+        noise: NoiseChoice,
+        moves: int = 1,
+        team: Team | None = None,
+    ) -> None:
+        self._rows = rows
+        self._team = team or Alone()
+        self._moves = moves
+        self._unused = list(plan.mechanisms)
+        self._plan = plan
+        self._randomness = randomness
+        self._noise = noise
+
+    def _check(self, mechanism: Mechanism, kind: type) -> None:
+        """Refuse a mechanism that does not fit the question or was not paid for."""
+        if not isinstance(mechanism, kind):
+            raise UnchargedAccess(
+                f"Asked to answer with {mechanism!r}, expected a {kind.__name__}; use "
+                "the method that belongs to the mechanism."
+            )
+        if mechanism not in self._unused:
+            known = mechanism in self._plan.mechanisms
+            found = "was used already" if known else "is not in the plan"
+            raise UnchargedAccess(
+                f"{mechanism!r} {found}; a batch answers each mechanism of its plan "
+                "once. Open a new batch, which is charged."
+            )
+
+    def noisy_sum(self, query: BoundedQuery, mechanism: Gaussian) -> FloatArray:
+        """Return the sum of the query's vectors with Gaussian noise."""
+        return np.asarray(self.noisy_vector(query, mechanism).cpu().numpy())
+
+    def noisy_vector(self, query: BoundedQuery, mechanism: Gaussian) -> torch.Tensor:
+        """Return the same as a tensor, of the kind that the objective computes with."""
+        self._check(mechanism, Gaussian)
+        _refuse_excess(self._moves * query.bound, mechanism.sensitivity)
+        self._unused.remove(mechanism)
+        contributions = query.contributions(self._rows)
+        if isinstance(contributions, ClippedTotal):
+            return self._noisy_total(contributions.total, query.bound, mechanism)
+        if mechanism.noise_scale == 0:  # nothing to protect by a lattice
+            plain = fixed_point.plain_vector_sum(contributions, query.bound)
+            return self._team.total(torch.from_numpy(plain))
+        exact = vector_total(
+            self._team, fixed_point.vector_sum(contributions, query.bound)
+        )
+        # Noise for the mechanism's sensitivity, in steps of this query's own lattice.
+        relative = mechanism.noise_scale / query.bound
+
+        def noisy() -> torch.Tensor:
+            draws = self._vector_noise(relative, exact.size)
+            return torch.from_numpy((exact + draws) * (query.bound / fixed_point.STEPS))
+
+        return self._team.from_lead(noisy, torch.from_numpy(exact.astype(float)))
+
+    def _noisy_total(
+        self, total: torch.Tensor, bound: float, mechanism: Gaussian
+    ) -> torch.Tensor:
+        """Return a sum that was clipped by the objective, with noise.
+
+        Rounding the sum to the lattice may move two of them apart by ``sqrt(d)`` steps
+        more; the noise is raised by that share.
+        """
+        total = self._team.total(total)
+        if mechanism.noise_scale == 0:
+            return total
+        step = bound / fixed_point.STEPS
+        excess = 1 + math.sqrt(total.numel()) / fixed_point.STEPS
+
+        def noisy() -> torch.Tensor:
+            relative = mechanism.noise_scale / bound * excess
+            draws = torch.from_numpy(self._vector_noise(relative, total.numel()))
+            lattice = (total.double() / step).round_()
+            return lattice.add_(draws.to(total.device)).mul_(step).to(total.dtype)
+
+        return self._team.from_lead(noisy, total)
+
+    def _vector_noise(self, relative_scale: float, size: int) -> NDArray[np.int64]:
+        """Draw integers of the given scale by the chosen sampler."""
+        kind = default_noise(size) if self._noise == "auto" else self._noise
+        scale = fixed_point.lattice_scale(relative_scale)
+        bits = self._randomness.stream("gradient")
+        if kind == "fast":
+            return fast_gaussian(scale, size, bits)
+        return rounded_gaussian(scale, size, bits)
+
+    def first_above(
+        self, queries: Iterable[BoundedQuery], mechanism: AboveThreshold
+    ) -> int | None:
+        """Return the index of the first query that passes, or None.
+
+        Each query is divided by its own public bound and compared as an integer; a
+        query that is not reached is not evaluated.  At most ``max_queries`` are asked.
+        """
+        self._check(mechanism, AboveThreshold)
+        self._unused.remove(mechanism)
+        if mechanism.query_scale == 0:
+            return self._first_without_noise(queries, mechanism.max_queries)
+        draw = rounded_laplace
+        if mechanism.kind == "gaussian":
+            draw = rounded_gaussian
+        bits = self._randomness.stream("search")
+        threshold_scale = fixed_point.lattice_scale(mechanism.threshold_scale)
+        query_scale = fixed_point.lattice_scale(mechanism.query_scale)
+        noisy_threshold = int(draw(threshold_scale, 1, bits)[0])
+        for index, query in enumerate(islice(queries, mechanism.max_queries)):
+            if index % _NOISE_BLOCK == 0:  # fresh noise for each query, drawn in blocks
+                noises = draw(query_scale, _NOISE_BLOCK, bits)
+            exact = fixed_point.number_sum(query.contributions(self._rows), query.bound)
+            public = round(query.offset / query.bound * fixed_point.STEPS)
+            noise = int(noises[index % _NOISE_BLOCK])
+            known = number_total(self._team, exact) + public
+            passes = known + noise >= noisy_threshold
+            if self._team.decided(partial(bool, passes)):
+                return index
+        return None
+
+    def _first_without_noise(
+        self, queries: Iterable[BoundedQuery], cap: int | None
+    ) -> int | None:
+        """Return the first query whose exact sum is not negative."""
+        for index, query in enumerate(islice(queries, cap)):
+            values = fixed_point.clipped(query.contributions(self._rows), query.bound)
+            exact = torch.tensor([float(values.sum())], dtype=torch.float64)
+            if float(self._team.total(exact)[0]) + query.offset >= 0:
+                return index
+        return None
+
+    def noisy_argmax(self, query: BoundedQuery, mechanism: NoisyMax) -> int:
+        """Return a candidate drawn by the exponential mechanism on the summed scores.
+
+        The query gives one row of scores for each example, each within its bound.
+        """
+        self._check(mechanism, NoisyMax)
+        _refuse_excess(self._moves * query.bound, mechanism.sensitivity)
+        self._unused.remove(mechanism)
+        self._refuse_team("a selection")
+        sums = fixed_point.number_sums(query.contributions(self._rows), query.bound)
+        best = max(sums)
+        # exp(epsilon u / (2 sensitivity)) with u in steps of bound / STEPS.
+        relative = 2 * mechanism.sensitivity / (mechanism.epsilon * query.bound)
+        scale = fixed_point.lattice_scale(relative)
+        bits = self._randomness.stream("search")
+        return exponential_choice([best - total for total in sums], scale, bits)
+
+    def noisy_output(
+        self, algorithm: Callable[[Rows], FloatArray], mechanism: Gaussian
+    ) -> FloatArray:
+        """Return the vector of a deterministic algorithm with Gaussian noise.
+
+        The algorithm's own proof says that its output moves by at most the mechanism's
+        sensitivity.
+        """
+        self._check(mechanism, Gaussian)
+        self._refuse_team("output perturbation")
+        self._unused.remove(mechanism)
+        return with_gaussian(
+            np.asarray(algorithm(self._rows), dtype=float),
+            sensitivity=mechanism.sensitivity,
+            noise_scale=mechanism.noise_scale,
+            bits=self._randomness.stream("perturbation"),
+        )
+
+    def release(
+        self,
+        algorithm: Callable[[Rows, Randomness], Released],
+        mechanism: Mechanism,
+    ) -> Released:
+        """Run an algorithm whose own proof says that its output is ``mechanism``.
+
+        For objective perturbation and private selection only: the algorithm sees all
+        rows and draws its noise from the randomness it is given.
+        """
+        self._check(mechanism, object)
+        self._refuse_team("a release")
+        self._unused.remove(mechanism)
+        return algorithm(self._rows, self._randomness)
+
+    def _refuse_team(self, what: str) -> None:
+        """Refuse what needs all rows in one process."""
+        if not isinstance(self._team, Alone):
+            raise ValueError(
+                f"Expected one process for {what}, got several; run it without "
+                "torchrun, or use a method that sums over rows."
+            )
+
+
+def _refuse_excess(moves: float, sensitivity: float) -> None:
+    """Refuse a query that may move further than its mechanism was charged for."""
+    if moves > sensitivity:
+        raise UnchargedAccess(
+            f"The query's sum may move by {moves!r}, which exceeds the mechanism's "
+            f"sensitivity {sensitivity!r}; clip to the sensitivity or charge for more."
+        )

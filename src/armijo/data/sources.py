@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where rows come from: arrays, tensors, or any map-style dataset.
+
+A source hands out rows by number to the gate and to nobody else.
+"""
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from armijo.data.query import Matrix
+
+Index = NDArray[np.int64] | None
+"""Row numbers; None is all of them."""
+
+
+class RowSource(Protocol):
+    """Rows by number."""
+
+    def __len__(self) -> int:
+        """Return how many rows there are: private, for sampling only."""
+        ...
+
+    def take(self, index: Index) -> tuple[Any, Any]:
+        """Return features and labels of the chosen rows."""
+        ...
+
+
+class ArrayRows:
+    """Rows of a dense array, a memmap or a CSR matrix, without a copy."""
+
+    def __init__(self, X: Matrix, y: NDArray[Any] | None) -> None:
+        if sparse.issparse(X):
+            X = sparse.csr_matrix(X, copy=False)
+        elif not isinstance(X, np.ndarray):
+            X = np.asarray(X)
+        if X.ndim != 2:
+            raise ValueError(
+                f"Expected a table of rows, got an array of {X.ndim} dimensions."
+            )
+        if y is not None and np.shape(y)[0] != X.shape[0]:
+            raise ValueError(
+                f"Expected as many labels as rows, got {np.shape(y)[0]} labels for "
+                f"{X.shape[0]} rows; pass arrays that belong together."
+            )
+        self._X, self._y = X, None if y is None else np.asarray(y)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return int(self._X.shape[0])
+
+    def take(self, index: Index) -> tuple[Matrix, NDArray[Any] | None]:
+        """Return rows and labels."""
+        if index is None:
+            return self._X, self._y
+        return self._X[index], None if self._y is None else self._y[index]
+
+
+class TensorRows:
+    """Examples as tensors whose first axis counts them.
+
+    Parameters
+    ----------
+    inputs, targets : Tensor or tuple of Tensor
+        What the module and the loss receive.
+    device : str or torch.device or None
+        Where batches are computed; None leaves them where they are.
+    """
+
+    def __init__(self, inputs: Any, targets: Any, *, device: Any = None) -> None:
+        self._tensors = (_tuple(inputs), _tuple(targets))
+        self._single = (isinstance(inputs, Tensor), isinstance(targets, Tensor))
+        self._device = device
+        sizes = {len(one) for group in self._tensors for one in group}
+        if len(sizes) != 1:
+            raise ValueError(
+                f"Expected as many targets as inputs, got lengths {sorted(sizes)}; "
+                "pass tensors that belong together. Nothing was spent."
+            )
+        self._size = sizes.pop()
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        return self._size
+
+    def take(self, index: Index) -> tuple[Any, Any]:
+        """Return inputs and targets on the device."""
+        where = None if index is None else torch.from_numpy(index)
+        found = [
+            tuple(self._moved(one if where is None else one[where]) for one in group)
+            for group in self._tensors
+        ]
+        first, second = (
+            group[0] if single else group
+            for group, single in zip(found, self._single, strict=True)
+        )
+        return first, second
+
+    def _moved(self, tensor: Tensor) -> Tensor:
+        """Bring a tensor to the device."""
+        return tensor if self._device is None else tensor.to(self._device)
+
+
+class DatasetRows:
+    """Examples of a map-style dataset: ``dataset[i]`` is an input and a target."""
+
+    def __init__(self, dataset: Any, *, device: Any = None) -> None:
+        self._dataset, self._device = dataset, device
+
+    def __len__(self) -> int:
+        """Return the number of examples now; a change is refused by the gate."""
+        return len(self._dataset)
+
+    def take(self, index: Index) -> tuple[Any, Any]:
+        """Read the examples and put them together."""
+        numbers = range(len(self)) if index is None else index.tolist()
+        # The shapes of an empty batch are those of any example.
+        examples = [self._pair(i) for i in numbers or [0]]
+        inputs, targets = default_collate(examples)
+        source = TensorRows(_frozen(inputs), _frozen(targets), device=self._device)
+        return source.take(None if numbers else np.zeros(0, dtype=np.int64))
+
+    def _pair(self, number: int) -> Any:
+        """Return one example, refusing what is no pair."""
+        example = self._dataset[number]
+        if not isinstance(example, tuple | list) or len(example) != 2:
+            raise ValueError(
+                "Expected each example of the dataset to be (input, target), got "
+                f"{type(example).__name__}; wrap the dataset so that it is a pair."
+            )
+        return tuple(example)
+
+
+def _tuple(tensors: Any) -> tuple[Tensor, ...]:
+    """Return one tensor or several as a tuple, refusing anything else."""
+    found = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+    for one in found:
+        if not isinstance(one, Tensor) or one.ndim == 0:
+            raise ValueError(
+                "Expected tensors with one entry for each example, got "
+                f"{type(one).__name__}; convert arrays by torch.from_numpy."
+            )
+    return found
+
+
+def _frozen(collated: Any) -> Any:
+    """Return what the collation made of several inputs as a tuple."""
+    return tuple(collated) if isinstance(collated, list) else collated
