@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from armijo import _validate
@@ -25,19 +26,31 @@ class BitSource(Protocol):
         ...
 
 
+_EXPAND_FROM = 4096  # bytes: below that the system's generator is as fast
+
+
 class SystemBits:
     """Bits of the operating system's cryptographic generator.
 
-    Nothing is buffered, so forked processes never share a word.
+    Many bits at once are the AES-256 counter stream of a key that the system draws for
+    this one call.  Nothing is buffered, so forked processes never share a word.
     """
 
     def uint64(self, n: int) -> NDArray[np.uint64]:
         """Return ``n`` words of 64 bits."""
-        return np.frombuffer(os.urandom(8 * n), dtype=np.uint64)
+        return np.frombuffer(_system_bytes(8 * n), dtype=np.uint64)
 
     def uint16(self, n: int) -> NDArray[np.uint16]:
         """Return ``n`` words of 16 bits."""
-        return np.frombuffer(os.urandom(2 * n), dtype=np.uint16)
+        return np.frombuffer(_system_bytes(2 * n), dtype=np.uint16)
+
+
+def _system_bytes(n: int) -> bytes:
+    """Return ``n`` bytes nobody can predict."""
+    if n < _EXPAND_FROM:
+        return os.urandom(n)
+    stream = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(bytes(16))).encryptor()
+    return stream.update(bytes(n))
 
 
 class SeededBits:

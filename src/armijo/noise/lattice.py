@@ -222,9 +222,9 @@ def fast_gaussian(scale: float, size: int, bits: BitSource) -> NDArray[np.int64]
     Covered: the noise is added to integers as an integer, which is post-processing of
     the Gaussian mechanism, so the addition leaks nothing; the bits are those of
     ``bits``. Not covered, and not proved: the sampler's own law. The Box-Muller method
-    (1958) on 64-bit uniforms ends at 9.5 standard deviations (two-sided normal tail
-    about 2e-21), and logarithm, root, sine and cosine are rounded. This path is not
-    hardened; use :func:`rounded_gaussian` where a proof is wanted.
+    (1958) with a 64-bit radius ends at 9.5 standard deviations (two-sided normal tail
+    about 2e-21), the angle has 32 bits, and logarithm, root, sine and cosine are
+    rounded. This path is not hardened; use :func:`rounded_gaussian` where a proof is wanted.
 
     Parameters
     ----------
@@ -254,11 +254,16 @@ def fast_gaussian(scale: float, size: int, bits: BitSource) -> NDArray[np.int64]
 
 
 def _box_muller(size: int, bits: BitSource) -> NDArray[np.float64]:
-    """Return ``size`` float64 normals; half a unit keeps the logarithm off zero."""
+    """Return ``size`` normals; half a unit keeps the logarithm off zero.
+
+    The radius, which decides the tail, has 64 bits and double precision; the angle has
+    32 bits and single precision.
+    """
     pairs = -(-size // 2)
-    words = bits.uint64(2 * pairs).reshape(2, pairs)
-    radius = np.sqrt(-2.0 * np.log((words[0] + 0.5) * 2.0**-WORD))
-    angle = words[1] * (2.0 * math.pi * 2.0**-WORD)
+    words = bits.uint64(pairs + -(-pairs // 2))
+    radius = np.sqrt(-2.0 * np.log((words[:pairs] + 0.5) * 2.0**-WORD))
+    turns = words[pairs:].astype("<u8").view("<i4")[:pairs]
+    angle = turns.astype(np.float32) * np.float32(math.pi * 2.0**-31)
     return np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))[:size]
 
 
