@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train the paper's small convolutional network on MNIST under differential privacy.
+
+    python examples/mnist.py --epsilon 3 --steps 2000
+
+Nothing but the budget and the number of steps is set: step sizes are found by the
+private line search.
+"""
+
+import argparse
+import sys
+
+import torch
+from torch import nn
+
+import armijo
+from armijo import Budget, datasets
+from armijo.networks import cnn_small
+
+
+def main() -> None:
+    """Train, and print accuracy on the publisher's test images and the guarantee."""
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--epsilon", type=float, default=3.0)
+    arguments.add_argument("--steps", type=int, default=2000)
+    arguments.add_argument("--method", default="blsgd")
+    arguments.add_argument("--dataset", default="mnist")
+    asked = arguments.parse_args()
+    train, test = datasets.load(asked.dataset).published_split()
+    images, labels = torch.from_numpy(test.X), torch.from_numpy(test.y)
+
+    def accuracy(model: nn.Module) -> float:
+        with torch.no_grad():
+            return float((model(images).argmax(1) == labels).float().mean())
+
+    model = cnn_small()
+    run = armijo.train(
+        model,
+        nn.CrossEntropyLoss(reduction="none"),
+        (torch.from_numpy(train.X), torch.from_numpy(train.y)),
+        Budget(epsilon=asked.epsilon, delta=1e-5),
+        method=asked.method,
+        steps=asked.steps,
+        n_rows=len(train.y),
+        ledger=f"{asked.dataset}-ledger.jsonl",
+        evaluate=accuracy,
+        evaluate_every=max(1, asked.steps // 10),
+    ).run(progress=True)
+    for step, value in run.evaluations:
+        sys.stdout.write(f"step {step}: accuracy {value:.4f}\n")
+    sys.stdout.write(f"{run.privacy}\n")
+
+
+if __name__ == "__main__":
+    main()
