@@ -389,3 +389,15 @@ class TestSettings:
         query = objective.gradient_sum(parameters(objective), clip=1.0)
         with pytest.raises(ValueError, match="needs y"):
             query.contributions(Rows(np.ones((2, FEATURES)), None))
+
+
+def test_a_class_that_does_not_exist_stops_nothing():
+    """A row may not decide whether a run that is paid for goes on."""
+    objective = LinearObjective(loss="softmax", n_features=2, n_classes=3)
+    w = torch.zeros(objective.size, dtype=torch.float64)
+    X = np.ones((4, 2))
+    found = [
+        objective.gradient_sum(w, clip=1.0).contributions(Rows(X, np.array(y)))
+        for y in ([0.0, 1.0, 7.0, np.nan], [0, 1, 0, 0])
+    ]
+    np.testing.assert_array_equal(found[0].coefficients, found[1].coefficients)

@@ -5,7 +5,7 @@ import numpy as np
 import torch
 from scipy.special import log_softmax
 
-import armijo.data.private as gate
+import armijo.data.batch as gate
 from armijo.data.private import PrivateDataset
 from armijo.estimators.run import RunSettings, train
 from armijo.objectives import LinearObjective

@@ -34,10 +34,10 @@ class ScriptedBatch:
         self.search_bounds = []
         self.used = []
 
-    def noisy_sum(self, query, mechanism):
+    def noisy_vector(self, query, mechanism):
         self.gradient_bound = query.bound
         self.used.append(mechanism)
-        return np.array(self._noisy_sum, dtype=float)
+        return torch.tensor(self._noisy_sum, dtype=torch.float64)
 
     def first_above(self, queries, mechanism):
         self.used.append(mechanism)

@@ -149,3 +149,9 @@ def test_noise_has_the_scale_it_was_charged_for():
 
 def _paid(method):
     return PlannedAccountant(BUDGET, method.schedule(), insecure_deterministic=True)
+
+
+def test_a_large_delta_that_makes_epsilon_free_is_no_error():
+    budget = Budget(epsilon=0.01, delta=0.1)
+    method = SGDSettings(steps=2).build(problem(budget=budget))
+    assert planned_epsilon(method.schedule(), 0.1)[0] <= 0.01

@@ -270,22 +270,39 @@ def test_what_is_not_in_the_plan_is_refused():
     assert snapshot(watch) == before
 
 
-def test_another_order_is_refused():
+def test_another_order_costs_the_same_and_no_kind_more_than_planned():
     watch = PlannedAccountant(BUDGET, [(FIRST, 1), (SECOND, 1)])
+    watch.charge(SECOND)
     before = snapshot(watch)
-    with pytest.raises(UnchargedAccess, match="Access 0 of the plan is"):
+    assert not watch.affords(SECOND)
+    with pytest.raises(BudgetExceeded, match="All 1 planned accesses"):
         watch.charge(SECOND)
     assert snapshot(watch) == before
     watch.charge(FIRST)
-    with pytest.raises(UnchargedAccess, match="Access 1 of the plan is"):
-        watch.charge(FIRST)
+    assert watch.epsilon_spent() == watch.planned_epsilon
+
+
+def test_what_a_ledger_holds_counts_by_kind(tmp_path):
+    """A run that was killed after a charge makes that step again, and ends earlier."""
+    path = tmp_path / "ledger.jsonl"
+
+    def opened():
+        return PlannedAccountant(
+            BUDGET,
+            [(FIRST, 2), (SECOND, 1)],
+            ledger=lambda header: Ledger.open(path, header=header),
+        )
+
+    watch = opened()
+    watch.charge(FIRST)
     watch.charge(SECOND)
-
-
-def test_affords_agrees_with_charge_on_the_order():
-    watch = PlannedAccountant(BUDGET, [(FIRST, 1), (SECOND, 1)])
-    assert watch.affords(FIRST)
-    assert not watch.affords(SECOND)
+    watch.ledger.close()
+    again = opened()
+    assert again.affords(FIRST)
+    assert not again.affords(SECOND)
+    again.charge(FIRST)
+    assert not again.affords(FIRST)
+    again.ledger.close()
 
 
 def test_a_mechanism_may_come_twice():

@@ -2,7 +2,7 @@
 """One call for researchers: any method on arrays, with all that its run released."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +72,7 @@ def solve(
     Parameters
     ----------
     X, y : arrays
-        Rows, and labels -1 and +1 (class indices for softmax).
+        Rows, and labels -1 and +1 (class indices for softmax); others are refused.
     method : str
         One of :data:`armijo.optim.METHODS`.
     budget : Budget
@@ -99,6 +99,7 @@ def solve(
     ('zero-out', 50)
     """
     settings = method_settings(method, options or {})
+    _refuse_other_labels(y, range(n_classes) if loss == "softmax" else (-1, 1))
     objective = LinearObjective(
         loss="huber" if settings.smooth and loss == "hinge" else loss,
         n_features=X.shape[1],
@@ -132,3 +133,12 @@ def solve(
         records=tuple(result.records),
         row_bound=settings.row_bound,
     )
+
+
+def _refuse_other_labels(y: NDArray[Any], allowed: Iterable[int]) -> None:
+    """Refuse labels that the loss does not know: the usual slip of the caller."""
+    if not np.isin(np.asarray(y), list(allowed)).all():
+        raise ValueError(
+            f"Expected labels from {sorted(allowed)}, got others; encode them first, "
+            "or use an estimator, which does. Nothing was spent."
+        )

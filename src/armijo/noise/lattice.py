@@ -224,7 +224,8 @@ def fast_gaussian(scale: float, size: int, bits: BitSource) -> NDArray[np.int64]
     ``bits``. Not covered, and not proved: the sampler's own law. The Box-Muller method
     (1958) with a 64-bit radius ends at 9.5 standard deviations (two-sided normal tail
     about 2e-21), the angle has 32 bits, and logarithm, root, sine and cosine are
-    rounded. This path is not hardened; use :func:`rounded_gaussian` where a proof is wanted.
+    rounded. This path is not hardened; use :func:`rounded_gaussian` where a proof is
+    wanted.
 
     Parameters
     ----------

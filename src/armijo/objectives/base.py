@@ -7,7 +7,6 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 from armijo.data.query import BoundedQuery
-from armijo.privacy.budget import FloatArray
 
 QueryForm = Literal["loss", "difference"]
 """How the search clips: both losses, or the difference of losses."""
@@ -51,21 +50,6 @@ class Objective(Protocol):
         """
         ...
 
-    def point_scores(
-        self,
-        points: Tensor,
-        kept: Sequence[int],
-        *,
-        spread: float,
-        penalties: FloatArray,
-    ) -> BoundedQuery:
-        """Ask which of the ``kept`` rows of ``points`` has the least loss plus penalty.
-
-        ``spread`` is a public bound on how far the values of one example lie apart;
-        scores are in units of half of it, at most one either way.
-        """
-        ...
-
     def normalized_gradient_sum(self, w: Tensor, *, stability: float) -> BoundedQuery:
         """Ask for the sum of ``g / (||g|| + stability)``, each shorter than one."""
         ...
@@ -74,16 +58,6 @@ class Objective(Protocol):
         self, w: Tensor, step: Tensor, sizes: Sequence[float], *, clip: float
     ) -> BoundedQuery:
         """Ask for the summed losses at ``w - size step``, in units of their clip."""
-        ...
-
-    def correct_sum(self, w: Tensor) -> BoundedQuery:
-        """Ask for the number of rows whose class is predicted, as a vector of one."""
-        ...
-
-    def coordinate_scores(
-        self, w: Tensor, size: float, *, spread: float, penalties: FloatArray
-    ) -> BoundedQuery:
-        """Ask which move of ``size`` along one coordinate has the least value."""
         ...
 
     def penalty(self, w: Tensor) -> float:

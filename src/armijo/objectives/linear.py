@@ -20,8 +20,8 @@ from torch import Tensor
 
 from armijo import _validate
 from armijo.data.query import BoundedQuery, Matrix, OuterProduct, Rows, row_norms
-from armijo.objectives.base import QueryForm
-from armijo.objectives.losses import margin_loss
+from armijo.objectives.base import Objective, QueryForm
+from armijo.objectives.losses import clipped_losses, margin_loss
 from armijo.privacy.budget import FloatArray
 
 Value = TypeVar("Value")
@@ -160,7 +160,7 @@ class LinearObjective:
             rows, "along", step, lambda: self._signed(self.scores(step, rows.X), y)
         )
         losses = (self._losses_of(here.sub(along, alpha=size), y) for size in sizes)
-        return [_clipped(values, clip) for values in losses]
+        return [clipped_losses(values, clip) for values in losses]
 
     def correct_sum(self, w: Tensor) -> BoundedQuery:
         """Ask for the number of rows whose class is predicted, as a vector of one."""
@@ -200,7 +200,10 @@ class LinearObjective:
             )
             after = self._losses_of(here.sub(along, alpha=step_size), y)
             if form == "loss":
-                before, after = _clipped(before, clip), _clipped(after, clip)
+                before, after = (
+                    clipped_losses(before, clip),
+                    clipped_losses(after, clip),
+                )
             return (before - after).numpy()
 
         return BoundedQuery(contributions=contributions, bound=clip, offset=offset)
@@ -319,13 +322,32 @@ class LinearObjective:
         dtype = torch.int64 if self.loss == "softmax" else torch.float64
         if rows.y is None:
             raise ValueError("Expected labels, got none; a classifier needs y.")
-        return _remember(
-            rows, "labels", None, lambda: torch.as_tensor(np.array(rows.y), dtype=dtype)
-        )
+        return _remember(rows, "labels", None, lambda: self._as_labels(rows.y, dtype))
+
+    def _as_labels(self, y: NDArray[Any], dtype: torch.dtype) -> Tensor:
+        """Return a tensor; a class that does not exist counts as the first one.
+
+        No row may stop a run that is paid for: what cannot be right is mapped.
+        """
+        if self.loss != "softmax":
+            return torch.as_tensor(np.array(y), dtype=dtype)
+        known = np.nan_to_num(np.asarray(y, dtype=float), nan=0.0)
+        outside = (known < 0) | (known >= self.n_classes)
+        return torch.from_numpy(np.where(outside, 0, known).astype(np.int64))
 
     def _scores_at(self, rows: Rows, w: Tensor) -> Tensor:
         """Return the scores of the batch at ``w``, computed once."""
         return _remember(rows, "scores", w, lambda: self.scores(w, rows.X))
+
+
+def as_linear(objective: Objective) -> LinearObjective:
+    """Return the objective of a linear model, refusing any other."""
+    if not isinstance(objective, LinearObjective):
+        raise ValueError(
+            f"Expected a linear model, got {type(objective).__name__}; this method "
+            "asks what only a linear model answers. Nothing was spent."
+        )
+    return objective
 
 
 def _remember(
@@ -337,11 +359,6 @@ def _remember(
         held = (key, compute())
         rows.cache[name] = held
     return held[1]
-
-
-def _clipped(losses: Tensor, clip: float) -> Tensor:
-    """Clip losses to [0, clip]; what is not a number counts as the largest loss."""
-    return torch.clamp(torch.nan_to_num(losses, nan=clip, posinf=clip), 0, clip)
 
 
 def _centered(values: FloatArray, spread: float) -> FloatArray:

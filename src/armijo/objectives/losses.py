@@ -57,3 +57,8 @@ def margin_loss(name: str, huber_width: float = 0.5) -> MarginLoss:
         return -torch.clamp((1 + h - m) / (2 * h), 0, 1)
 
     return MarginLoss(huber, huber_derivative)
+
+
+def clipped_losses(losses: Tensor, clip: float) -> Tensor:
+    """Clip losses to [0, clip]; what is not a number counts as the largest loss."""
+    return torch.clamp(torch.nan_to_num(losses, nan=clip, posinf=clip), 0, clip)

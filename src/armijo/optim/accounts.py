@@ -61,7 +61,8 @@ def _refuse_tiny(budget: Budget, step: Mechanism) -> None:
         raise BudgetExceeded(
             f"Epsilon {budget.epsilon:g} at delta {budget.delta:g} is too small for a "
             f"single step, which needs epsilon {_rounded_up(needed):g}; raise epsilon "
-            "to that, or lower gradient_rho and search_epsilon. Nothing was spent."
+            "to that, or lower what a step costs (gradient_rho and search_epsilon, or "
+            "more expected steps or splits). Nothing was spent."
         )
 
 

@@ -124,7 +124,7 @@ class AGD:
             step_size=chosen,
             tries=len(steps),
             direction_norm=norm / batch_size,
-            gradient_rho=state.gradient_rho,
+            gradient_rho=self._gradient(state).rho,
             search_epsilon=self.search_epsilon,
             grad_clip=self.grad_clip,
             loss_clip=self.loss_clip,

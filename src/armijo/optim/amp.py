@@ -17,6 +17,8 @@ from armijo.privacy.approximate_minima import OUTPUT_SHARE, reachable
 from armijo.privacy.budget import Neighboring
 from armijo.privacy.objective_classics import ApproximateMinima
 
+_FINEST = 1e-14  # gradient norm of a mean that floats can still reach
+
 
 @dataclass(frozen=True, kw_only=True)
 class AMPSettings(BoundedRowsSettings):
@@ -45,6 +47,12 @@ class AMPSettings(BoundedRowsSettings):
         _validate.open_unit(output_share=self.output_share)
         if self.gradient_tolerance is not None:
             _validate.positive(gradient_tolerance=self.gradient_tolerance)
+            if self.gradient_tolerance < _FINEST:
+                raise ValueError(
+                    f"Expected gradient_tolerance >= {_FINEST:g}, got "
+                    f"{self.gradient_tolerance!r}; no solver in double precision "
+                    "reaches less. Nothing was spent."
+                )
         if self.noise_share is not None:
             _validate.open_unit(noise_share=self.noise_share)
 

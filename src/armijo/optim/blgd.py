@@ -48,11 +48,14 @@ class BLGD(SearchSettings):
         return BatchPlan(mechanisms=(self._gradient(state), search))
 
     def _gradient(self, state: SearchState) -> Gaussian:
-        """Return the measurement: a whole budget, or the increase that refines."""
+        """Return the measurement of this batch."""
+        return Gaussian.from_rho(self._rho(state), state.grad_clip)
+
+    def _rho(self, state: SearchState) -> float:
+        """Return its budget: a whole one, or the increase that refines."""
         if state.pending is None:
-            return Gaussian.from_rho(state.gradient_rho, state.grad_clip)
-        bought = state.gradient_rho * self.budget_growth / (1 + self.budget_growth)
-        return Gaussian.from_rho(bought, state.grad_clip)
+            return state.gradient_rho
+        return state.gradient_rho * self.budget_growth / (1 + self.budget_growth)
 
     def step(
         self,
@@ -72,8 +75,8 @@ class BLGD(SearchSettings):
         if choice.step_size == 0:
             grown = state.gradient_rho * (1 + self.budget_growth)
             waiting = replace(state, pending=direction, gradient_rho=grown)
-            return waiting, record(state, direction, angle, choice)
+            return waiting, record(state, direction, angle, choice, self._rho(state))
         if state.previous is not None:
             angle = angle_between(state.previous, direction.vector)
         moved = updated(self, state, direction, choice)
-        return moved, record(state, direction, angle, choice)
+        return moved, record(state, direction, angle, choice, self._rho(state))

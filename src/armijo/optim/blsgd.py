@@ -116,13 +116,13 @@ class BLSGD(SearchSettings):
         choice = search_step(self, batch, objective, state, direction, batch_size)
         if choice.step_size == 0:
             waiting = replace(adapted, pending=direction)
-            return waiting, record(state, direction, angle, choice)
+            return waiting, record(state, direction, angle, choice, state.gradient_rho)
         moved = updated(self, adapted, direction, choice)
         if state.previous is not None:
             angle = angle_between(state.previous, direction.vector)
             mean = self.angle_decay * state.mean_angle + (1 - self.angle_decay) * angle
             moved = replace(moved, mean_angle=mean)
-        return moved, record(state, direction, angle, choice)
+        return moved, record(state, direction, angle, choice, state.gradient_rho)
 
     def _adapted(
         self, state: SearchState, old: Direction, new: Direction, angle: float

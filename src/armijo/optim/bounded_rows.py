@@ -21,8 +21,6 @@ from armijo.objectives.linear import LinearObjective
 from armijo.optim.problem import MethodSettings, Problem
 from armijo.privacy.budget import FloatArray
 
-_ROOM = 1 - 1e-12  # for the float error of a norm
-
 
 @dataclass(frozen=True, kw_only=True)
 class BoundedRows:
@@ -50,8 +48,10 @@ class BoundedRows:
         """
         norms = row_norms(rows.X)
         labels = _labels(rows)
+        # For the float error of the norm of so many numbers.
+        room = 1 - 1e-12 - rows.X.shape[1] * 2.0**-52
         kept = np.isfinite(norms) & np.isfinite(labels)
-        sign = np.where(kept, np.clip(labels, -1.0, 1.0), 0.0) * (_ROOM / self.radius)
+        sign = np.where(kept, np.clip(labels, -1.0, 1.0), 0.0) * (room / self.radius)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             factor = np.where(kept, np.minimum(self.feature_norm / norms, 1.0), 0.0)
         constant = sign[:, None] if self.fit_intercept else np.empty((rows.size, 0))

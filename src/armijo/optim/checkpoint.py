@@ -29,48 +29,78 @@ VERSION = 2
 
 def state_to_dict(state: State) -> dict[str, Any]:
     """Turn a state into JSON values; Python's floats survive the round trip."""
+    return {name: _listed(value) for name, value in state_to_values(state).items()}
+
+
+def _listed(value: Any) -> Any:
+    """Turn tensors into lists that say what they were."""
+    if isinstance(value, Tensor):
+        return {"tensor": value.tolist()}
+    if isinstance(value, dict):
+        return {"direction": value["direction"].tolist(), **_without_vector(value)}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _without_vector(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a direction's other entries."""
+    return {name: one for name, one in value.items() if name != "direction"}
+
+
+def state_from_dict(values: Mapping[str, Any], like: S) -> S:
+    """Rebuild a state from JSON values."""
+    return state_from_values(
+        {name: _unlisted(value) for name, value in dict(values).items()}, like
+    )
+
+
+def _unlisted(value: Any) -> Any:
+    """Turn lists back into tensors and tuples."""
+    if isinstance(value, dict) and set(value) == {"tensor"}:
+        return _vector(value["tensor"])
+    if isinstance(value, dict) and "direction" in value:
+        return {**value, "direction": _vector(value["direction"])}
+    return tuple(value) if isinstance(value, list) else value
+
+
+def state_to_values(state: State) -> dict[str, Any]:
+    """Return the fields of a state as tensors and plain values, by name."""
     return {
-        field.name: _encoded(getattr(state, field.name))
+        field.name: _plain(getattr(state, field.name))
         for field in fields(state)  # type: ignore[arg-type]
     }
 
 
-def _encoded(value: Any) -> Any:
-    """Turn one field into JSON values, tensors and directions with their names."""
-    if isinstance(value, Tensor):
-        return {"tensor": value.tolist()}
+def _plain(value: Any) -> Any:
+    """Take a direction apart."""
     if isinstance(value, Direction):
-        return {"direction": value.vector.tolist(), "noise_energy": value.noise_energy}
-    if isinstance(value, tuple):
-        return [_encoded(item) for item in value]
+        return {"direction": value.vector, "noise_energy": value.noise_energy}
     return value
 
 
-def state_from_dict(values: Mapping[str, Any], like: S) -> S:
+def state_from_values(values: Mapping[str, Any], like: S) -> S:
     """Rebuild a state of the same kind as ``like``, with as many parameters."""
-    kept = {name: _decoded(value) for name, value in dict(values).items()}
+    kept = {name: _built(value) for name, value in dict(values).items()}
     state: S = type(like)(**kept)
     for name, annotation in get_type_hints(type(like)).items():
         if not _fits(getattr(state, name), annotation):
             raise ValueError(f"{name} is {getattr(state, name)!r}")
-    if not isinstance(state.w, Tensor) or state.w.shape != like.w.shape:
-        raise ValueError(f"the parameters are not {like.w.numel()} numbers")
+    if state.w.shape != like.w.shape or state.w.dtype != like.w.dtype:
+        raise ValueError(f"the parameters are not {like.w.numel()} such numbers")
     return state
 
 
-def _decoded(value: Any) -> Any:
-    """Rebuild one field."""
-    if isinstance(value, dict) and set(value) == {"tensor"}:
-        return _vector(value["tensor"])
-    if isinstance(value, dict) and set(value) == {"direction", "noise_energy"}:
-        energy = float(value["noise_energy"])
-        return Direction(vector=_vector(value["direction"]), noise_energy=energy)
+def _built(value: Any) -> Any:
+    """Rebuild one field, refusing numbers that are none."""
     if isinstance(value, dict):
-        raise ValueError(f"a field holds {sorted(value)}")
-    if isinstance(value, list):
-        return tuple(_decoded(item) for item in value)
-    if isinstance(value, float):
-        _validate.finite(value=value)
+        if set(value) != {"direction", "noise_energy"}:
+            raise ValueError(f"a field holds {sorted(value)}")
+        vector, energy = value["direction"], float(value["noise_energy"])
+        return Direction(vector=_built(vector), noise_energy=energy)
+    if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
+        raise ValueError("a vector is not a list of finite numbers")
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, float):
+            _validate.finite(value=number)
     return value
 
 
@@ -134,6 +164,14 @@ def load_checkpoint(
             f"{path} is not a checkpoint of this version ({error}); nothing was spent. "
             "Start the run anew in another folder."
         ) from error
+    refuse_other_run(path, found, run)
+    return state, records, randomness
+
+
+def refuse_other_run(
+    path: str | os.PathLike[str], found: Mapping[str, Any], run: Mapping[str, Any]
+) -> None:
+    """Refuse a checkpoint whose settings differ, and say in what."""
     for key in sorted({*found, *run}):
         if found.get(key) != run.get(key):
             raise ArmijoError(
@@ -141,4 +179,3 @@ def load_checkpoint(
                 f"{found.get(key)!r} there and {run.get(key)!r} here; nothing was "
                 "spent. Resume with the same settings."
             )
-    return state, records, randomness

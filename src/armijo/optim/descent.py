@@ -190,7 +190,11 @@ def updated(
 
 
 def record(
-    state: SearchState, direction: Direction, angle: float | None, choice: StepChoice
+    state: SearchState,
+    direction: Direction,
+    angle: float | None,
+    choice: StepChoice,
+    gradient_rho: float,
 ) -> StepRecord:
     """Write down what this batch released, with the settings it was measured with."""
     return StepRecord(
@@ -199,7 +203,7 @@ def record(
         tries=choice.tries,
         direction_norm=math.sqrt(direction.squared_norm),
         angle=angle,
-        gradient_rho=state.gradient_rho,
+        gradient_rho=gradient_rho,
         search_epsilon=state.search_epsilon,
         grad_clip=state.grad_clip,
         loss_clip=state.loss_clip,

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from armijo.data.query import BoundedQuery
 from armijo.objectives.base import Objective
+from armijo.objectives.linear import as_linear
 from armijo.privacy.budget import FloatArray
 
 
@@ -48,7 +49,9 @@ class Fitness:
         """
         shares = self._shares(points)
         spread = loss_spread + float(np.ptp(shares))
-        return objective.point_scores(points, kept, spread=spread, penalties=shares)
+        return as_linear(objective).point_scores(
+            points, kept, spread=spread, penalties=shares
+        )
 
     def moves(self, objective: Objective, w: Tensor, size: float) -> BoundedQuery:
         """Ask for the best move of ``size`` along one coordinate, up or down."""
@@ -56,7 +59,9 @@ class Fitness:
         shares = self._shares(torch.cat([w + steps, w - steps]))
         # Both ways along one coordinate are 2 s apart, other pairs s.
         spread = 2 * size + float(np.ptp(shares))
-        return objective.coordinate_scores(w, size, spread=spread, penalties=shares)
+        return as_linear(objective).coordinate_scores(
+            w, size, spread=spread, penalties=shares
+        )
 
     def _shares(self, points: Tensor) -> FloatArray:
         """Return each point's penalty, divided among the rows."""

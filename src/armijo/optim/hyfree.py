@@ -182,8 +182,8 @@ class HyFree:
         query = objective.normalized_gradient_sum(
             state.w, stability=self.settings.stability
         )
-        noisy_sum = torch.from_numpy(batch.noisy_sum(query, self.base.gradient))
-        g = noisy_sum / batch_size + objective.penalty_gradient(state.w)
+        mean = batch.noisy_vector(query, self.base.gradient) / batch_size
+        g = mean + objective.penalty_gradient(state.w)
         turned, direction = self._turned(state, g)
         fits = self._fits(state.updates)
         if fits:

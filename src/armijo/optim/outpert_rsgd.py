@@ -66,11 +66,15 @@ class OutpertRSGD(OneShot):
         bits = randomness.stream("perturbation")
         order = random_order(max(self.n_rows, rows.size), bits)
         mechanism = self.mechanism
-        if isinstance(mechanism, PermutedMixture):
-            mechanism = mechanism.worst_case
+        # Rounding adds the same to every batch's sensitivity: most to the least.
+        least = (
+            min(mechanism.sensitivities)
+            if isinstance(mechanism, PermutedMixture)
+            else mechanism.sensitivity
+        )
         noisy = with_gaussian(
             self.averaged(rows, order),
-            sensitivity=mechanism.sensitivity,
+            sensitivity=least,
             noise_scale=mechanism.noise_scale,
             bits=bits,
         )

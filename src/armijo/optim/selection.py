@@ -67,7 +67,7 @@ def affordable_epsilon(
 
     def excess(log_epsilon: float) -> float:
         cost, _ = planned_epsilon(schedule(math.exp(log_epsilon)), budget.delta)
-        return math.log(cost / budget.epsilon)
+        return math.log(max(cost, 1e-12) / budget.epsilon)
 
     low = high = math.log(start)
     while excess(low) > 0:

@@ -145,15 +145,12 @@ class SGDSettings(MethodSettings):
 
     def build(self, problem: Problem) -> SGD:
         """Return DP-SGD with its noise."""
-        return SGD(**self._built(problem, 0.5 if self._kinked(problem) else 1.0))
+        default = 0.5 if problem.objective.loss == "hinge" else 1.0
+        return SGD(**self.solved(problem.budget, default))
 
-    def _kinked(self, problem: Problem) -> bool:
-        """Say whether gradients jump, which calls for smaller steps."""
-        return problem.objective.loss == "hinge"
-
-    def _built(self, problem: Problem, step_size: float) -> dict[str, Any]:
-        """Return the settings of the algorithm."""
-        noise, steps = self._noise(problem.budget)
+    def solved(self, budget: Budget, step_size: float) -> dict[str, Any]:
+        """Return the algorithm's settings; ``step_size`` is used if none is set."""
+        noise, steps = self._noise(budget)
         gradient = Gaussian(
             noise_scale=noise * self.grad_clip, sensitivity=self.grad_clip
         )
@@ -195,8 +192,12 @@ class AdamSettings(SGDSettings):
 
     def build(self, problem: Problem) -> Adam:
         """Return DP-Adam with its noise."""
+        return self.solved_adam(problem.budget, 0.1)
+
+    def solved_adam(self, budget: Budget, step_size: float) -> Adam:
+        """Return DP-Adam with its noise; ``step_size`` is used if none is set."""
         return Adam(
-            **self._built(problem, 0.1),
+            **self.solved(budget, step_size),
             decay=self.decay,
             square_decay=self.square_decay,
             floor=self.floor,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from armijo import _validate
 from armijo.data.fixed_point import STEPS
-from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
+from armijo.data.private import BatchPlan, NoiseChoice, PrivateBatch, PrivateDataset
 from armijo.data.query import Rows
 from armijo.noise import (
     MAX_SCALE,
@@ -27,6 +27,7 @@ from armijo.noise import (
     exponential_choice,
 )
 from armijo.objectives.base import Objective
+from armijo.objectives.linear import as_linear
 from armijo.optim.loop import Schedule, StepRecord, minimize
 from armijo.optim.problem import MethodSettings, Problem
 from armijo.optim.repeat import best_run
@@ -107,7 +108,14 @@ class TunedSGD:
         """Release the best run; ``batch_size`` is the public number of rows."""
 
         def search(rows: Rows, randomness: Randomness) -> TunedState:
-            task = (rows, randomness, objective, state.w, round(batch_size))
+            task = (
+                rows,
+                randomness,
+                objective,
+                state.w,
+                round(batch_size),
+                batch.noise,
+            )
             bits = randomness.stream("perturbation")
             return best_run(lambda: self._run(*task), self.mechanism, bits)
 
@@ -128,10 +136,11 @@ class TunedSGD:
         objective: Objective,
         start: Tensor,
         n_rows: int,
+        noise: NoiseChoice,
     ) -> tuple[float, TunedState]:
         """Draw settings, train and score with them."""
         sgd = self._drawn(randomness.stream("perturbation"))
-        data = self._run_data(rows, randomness, sgd, n_rows)
+        data = self._run_data(rows, randomness, sgd, n_rows, noise)
         first = sgd.init(start)
         run = minimize(objective, data, sgd, first, max_batches=self.steps)
         w = [state.w for state, _ in run][-1]
@@ -151,7 +160,12 @@ class TunedSGD:
         )
 
     def _run_data(
-        self, rows: Rows, randomness: Randomness, sgd: SGD, n_rows: int
+        self,
+        rows: Rows,
+        randomness: Randomness,
+        sgd: SGD,
+        n_rows: int,
+        noise: NoiseChoice,
     ) -> PrivateDataset:
         """Return the rows behind an accountant that allows one run and its score."""
         plan = (*sgd.schedule(), (self._score_plan().mechanism, 1))
@@ -162,6 +176,7 @@ class TunedSGD:
             n_rows=n_rows,
             accountant=deepcopy(unused),
             randomness=randomness,
+            noise=noise,
         )
 
     def _score_plan(self) -> BatchPlan:
@@ -171,7 +186,9 @@ class TunedSGD:
     def _scored(self, data: PrivateDataset, objective: Objective, w: Tensor) -> float:
         """Return the noisy number of right rows."""
         batch = data.open(self._score_plan(), label="score")
-        return float(batch.noisy_sum(objective.correct_sum(w), self.score)[0])
+        return float(
+            batch.noisy_sum(as_linear(objective).correct_sum(w), self.score)[0]
+        )
 
 
 @lru_cache(maxsize=64)

@@ -25,6 +25,7 @@ from armijo.privacy.planned import planned_epsilon
 from armijo.privacy.subsampling import Subsampled
 
 AccountantName = Literal["planned", "adaptive"]
+_TINY = 1e-12  # a large delta may make epsilon zero, which has no logarithm
 COARSENESS = 5.0
 """Of the loss distribution while noise is sought; costs 0.05 % noise."""
 
@@ -138,8 +139,8 @@ def solve_log(share_at: Callable[[float], float], budget: Budget) -> float:
         if high > 40:
             raise ValueError(
                 f"No noise reaches epsilon {budget.epsilon:g} at delta "
-                f"{budget.delta:g}: what else is done on the batch costs more; lower "
-                "the search budget or raise epsilon."
+                f"{budget.delta:g}: what else is done costs more; lower the budget of "
+                "the search or the number of runs, or raise epsilon."
             )
     while share_at(math.exp(low)) <= 1:
         low -= 1.0
@@ -152,10 +153,10 @@ def solve_log(share_at: Callable[[float], float], budget: Budget) -> float:
 def secant(epsilon_at: Callable[[float], float], start: float, target: float) -> float:
     """Refine ``start`` (which keeps the target) on a tighter, costlier epsilon."""
     safe = previous = start
-    value = epsilon_at(previous)
+    value = max(epsilon_at(previous), _TINY)
     noise = previous * max((value / target) ** 0.9, 0.8)
     for _ in range(12):
-        new = epsilon_at(noise)
+        new = max(epsilon_at(noise), _TINY)
         if new <= target:
             safe = noise
             if new >= target * (1 - 2e-4):

@@ -90,7 +90,7 @@ def zhang_sensitivity(
     if contraction(step_size, l2, smoothness) > 1:
         raise ValueError(
             f"Expected step_size <= {2 / (smoothness + l2):g}, got {step_size!r}; "
-            "shorten the step or use gd_sensitivity."
+            "shorten the step, or take variant='improved'."
         )
     return 3 * lipschitz * steps * step_size / n_rows
 

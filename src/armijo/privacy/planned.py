@@ -9,8 +9,9 @@ Gaussian-DP composition, Dong, Roth and Su 2022), and Poisson sampling amplifies
 one mechanism.
 """
 
+import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import dp_accounting as dpa
 import numpy as np
@@ -36,7 +37,7 @@ from armijo.privacy.mechanisms import (
 from armijo.privacy.subsampling import Subsampled
 
 Plan = Sequence[tuple[Mechanism, int]]
-_LARGEST_PLD = 50.0
+_SMALLEST_PLD, _LARGEST_PLD = 1e-3, 50.0  # beyond them its grid fills the memory
 
 
 def fold_gaussians(mechanism: Mechanism) -> Mechanism:
@@ -81,7 +82,7 @@ def planned_epsilon(
 
     ``"planned-profile"`` for one release with its own profile of (epsilon, delta);
     ``"planned-pld"`` where every mechanism has a privacy loss distribution, else (and
-    where epsilon is so large that the distribution would fill the memory)
+    where epsilon is so small or large that the distribution would fill the memory)
     ``"planned-rdp"``: the sum of Renyi curves at the best order.  Losses are rounded
     up, so a larger ``coarseness`` is faster and looser but always valid.
     """
@@ -92,7 +93,7 @@ def planned_epsilon(
     plan = merged(plan)
     by_rdp = _rdp_epsilon(plan, delta)
     events = [_event(mechanism) for mechanism, _ in plan]
-    if None in events or not by_rdp < _LARGEST_PLD:
+    if None in events or not _SMALLEST_PLD < by_rdp < _LARGEST_PLD:
         return by_rdp, "planned-rdp"
     # In proportion to epsilon, so that rounding the loss up stays below 0.1 % of it.
     width = coarseness * min(1e-4, max(by_rdp * 1e-4, 1e-7))
@@ -157,6 +158,11 @@ def _rdp_epsilon(plan: Plan, delta: float) -> float:
     return smallest_epsilon(total, delta)
 
 
+def _key(description: Mapping[str, object]) -> str:
+    """Return a description as text that does not depend on the order of its keys."""
+    return json.dumps(description, sort_keys=True)
+
+
 class PlannedAccountant(Accountant):
     """Accountant for runs whose every charge is fixed before the first.
 
@@ -165,8 +171,9 @@ class PlannedAccountant(Accountant):
     budget : Budget
         The preset promise.
     plan : sequence of (mechanism, count)
-        All accesses in their order.  A run may stop early; it may not do more, or
-        anything else, or in another order.
+        All accesses.  A run may stop early; it may not do more, or anything else.
+        Their order does not matter: losses of a composition add up in any order, and
+        one that is left out only helps.
     relation : Neighboring, default=ADD_REMOVE
         The neighboring relation.
     insecure_deterministic : bool, default=False
@@ -202,16 +209,19 @@ class PlannedAccountant(Accountant):
                 "epsilon. Nothing was spent."
             )
         self.planned_epsilon = min(found, budget.epsilon)
-        ends = np.cumsum([count for _, count in self.plan])
-        self._ends = ends
+        self._allowed = dict(merged(self.plan))
+        self._used = dict.fromkeys(self._allowed, 0)
         super().__init__(
             budget,
             relation=relation,
-            limits=np.array([float(ends[-1])]),
+            limits=np.array([float(sum(self._allowed.values()))]),
             name=name,
             insecure_deterministic=insecure_deterministic,
             ledger=ledger,
         )
+        known = {_key(describe(kind)): kind for kind in self._allowed}
+        for entry in self.ledger.charges:
+            self._used[known[_key(entry.mechanism)]] += 1
 
     def epsilon_spent(self) -> float:
         """Return the epsilon of the whole plan times the share that was done."""
@@ -223,10 +233,9 @@ class PlannedAccountant(Accountant):
         return {**super().header(), "plan": plan}
 
     def affords(self, mechanism: Mechanism) -> bool:
-        """Say whether this is the next access of the plan."""
+        """Say whether the plan has such an access left."""
         self.cost(mechanism)
-        place = int(np.searchsorted(self._ends, self.n_charges, side="right"))
-        return place < len(self.plan) and mechanism == self.plan[place][0]
+        return self._used[mechanism] < self._allowed[mechanism]
 
     def _cost(self, mechanism: Mechanism) -> FloatArray:
         """Return one access of the plan."""
@@ -244,12 +253,12 @@ class PlannedAccountant(Accountant):
     def charge(
         self, mechanism: Mechanism, *, label: str = "", batch: int | None = None
     ) -> int:
-        """Tick off the next access of the plan; see :meth:`Accountant.charge`."""
-        place = int(np.searchsorted(self._ends, self.n_charges, side="right"))
-        if place < len(self.plan) and mechanism != self.plan[place][0]:
-            self.cost(mechanism)
-            raise UnchargedAccess(
-                f"Access {self.n_charges} of the plan is {self.plan[place][0]!r}, "
-                f"asked was {mechanism!r}; keep the planned order."
+        """Tick off an access of the plan; see :meth:`Accountant.charge`."""
+        if not self.affords(mechanism):
+            raise BudgetExceeded(
+                f"All {self._allowed[mechanism]} planned accesses of {mechanism!r} are "
+                "used; stop here. Nothing was spent by this request."
             )
-        return super().charge(mechanism, label=label, batch=batch)
+        index = super().charge(mechanism, label=label, batch=batch)
+        self._used[mechanism] += 1
+        return index
