@@ -12,6 +12,7 @@ _NAMES = {
     "PrivateLogisticRegression": "armijo.estimators",
     "Solution": "armijo.estimators",
     "solve": "armijo.estimators",
+    "train": "armijo.networks.train",
 }
 __all__ = ["__version__", *_NAMES]
 

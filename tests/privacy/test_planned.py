@@ -358,7 +358,7 @@ def test_reopened_plan_goes_on_where_it_was(tmp_path):
     watch.ledger.close()
     again = opened(plan)
     assert json.dumps(again.state_dict()) == state
-    with pytest.raises(UnchargedAccess):
+    with pytest.raises(BudgetExceeded):
         again.charge(FIRST)
     again.charge(SECOND)
     again.ledger.close()

@@ -82,6 +82,11 @@ class PrivateBatch:
         self._randomness = randomness
         self._noise = noise
 
+    @property
+    def noise(self) -> NoiseChoice:
+        """How noise on vectors is drawn, for runs inside a release."""
+        return self._noise
+
     def _check(self, mechanism: Mechanism, kind: type) -> None:
         """Refuse a mechanism that does not fit the question or was not paid for."""
         if not isinstance(mechanism, kind):
@@ -193,7 +198,8 @@ class PrivateBatch:
         for index, query in enumerate(islice(queries, cap)):
             values = fixed_point.clipped(query.contributions(self._rows), query.bound)
             exact = torch.tensor([float(values.sum())], dtype=torch.float64)
-            if float(self._team.total(exact)[0]) + query.offset >= 0:
+            passes = float(self._team.total(exact)[0]) + query.offset >= 0
+            if self._team.decided(partial(bool, passes)):
                 return index
         return None
 

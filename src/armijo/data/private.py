@@ -16,6 +16,7 @@ from armijo.data.batch import BatchPlan, NoiseChoice, PrivateBatch
 from armijo.data.query import Matrix, Rows
 from armijo.data.sources import ArrayRows, DatasetRows, RowSource, TensorRows
 from armijo.data.team import Alone, Team
+from armijo.errors import BudgetExceeded
 from armijo.noise import (
     MAX_SCALE,
     Randomness,
@@ -106,19 +107,27 @@ class PrivateDataset:
         )
 
     def _charge(self, plan: BatchPlan, label: str) -> None:
-        """Pay; with several processes the lead's ledger comes first."""
+        """Pay; with several processes the lead does, before anybody samples.
+
+        The others count the same charge in memory, so that all know where the run is.
+        """
         if isinstance(self._team, Alone):
             self.accountant.charge(plan.mechanism, label=label)
             return
+        self._team.agree("plan of a batch", repr(plan))
 
         def lead_paid() -> bool:
-            if self.accountant.affords(plan.mechanism):
-                self.accountant.charge(plan.mechanism, label=label)
-                return True
-            return False
+            if not self.accountant.affords(plan.mechanism):
+                return False
+            self.accountant.charge(plan.mechanism, label=label)
+            return True
 
-        if not self._team.decided(lead_paid) or not self._team.leads:
-            # The others' accountants refuse for the same reason, or follow.
+        if not self._team.decided(lead_paid):
+            raise BudgetExceeded(
+                "The lead's accountant refuses the next batch; the run ends here. "
+                "Nothing was spent by this request."
+            )
+        if not self._team.leads:
             self.accountant.charge(plan.mechanism, label=label)
 
     def _refuse_changed_length(self) -> None:

@@ -31,6 +31,14 @@ class RowSource(Protocol):
         ...
 
 
+class ExampleSource(RowSource, Protocol):
+    """Rows for a module, whose shapes can be had without their values."""
+
+    def zeros(self) -> tuple[Any, Any]:
+        """Return two examples of zeros, in the shapes of the real ones."""
+        ...
+
+
 class ArrayRows:
     """Rows of a dense array, a memmap or a CSR matrix, without a copy."""
 
@@ -101,6 +109,19 @@ class TensorRows:
         )
         return first, second
 
+    def zeros(self) -> tuple[Any, Any]:
+        """Return two examples of zeros, in the shapes of the real ones."""
+        return _zeros(self.take(np.arange(min(2, self._size))))
+
+    def refuse_not_finite(self) -> None:
+        """Refuse numbers that are none before anything is spent."""
+        for one in self._tensors[0] + self._tensors[1]:
+            if one.is_floating_point() and not bool(torch.isfinite(one).all()):
+                raise ValueError(
+                    "Expected finite numbers, got NaN or infinity in the dataset; "
+                    "clean it, or leave such examples out. Nothing was spent."
+                )
+
     def _moved(self, tensor: Tensor) -> Tensor:
         """Bring a tensor to the device."""
         return tensor if self._device is None else tensor.to(self._device)
@@ -125,6 +146,10 @@ class DatasetRows:
         source = TensorRows(_frozen(inputs), _frozen(targets), device=self._device)
         return source.take(None if numbers else np.zeros(0, dtype=np.int64))
 
+    def zeros(self) -> tuple[Any, Any]:
+        """Return two examples of zeros, in the shapes of the real ones."""
+        return _zeros(self.take(np.arange(min(2, len(self)))))
+
     def _pair(self, number: int) -> Any:
         """Return one example, refusing what is no pair."""
         example = self._dataset[number]
@@ -138,12 +163,13 @@ class DatasetRows:
 
 def _tuple(tensors: Any) -> tuple[Tensor, ...]:
     """Return one tensor or several as a tuple, refusing anything else."""
-    found = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+    found = tuple(tensors) if isinstance(tensors, tuple | list) else (tensors,)
     for one in found:
         if not isinstance(one, Tensor) or one.ndim == 0:
             raise ValueError(
                 "Expected tensors with one entry for each example, got "
-                f"{type(one).__name__}; convert arrays by torch.from_numpy."
+                f"{type(one).__name__}; convert arrays by torch.from_numpy. Nothing "
+                "was spent."
             )
     return found
 
@@ -151,3 +177,14 @@ def _tuple(tensors: Any) -> tuple[Tensor, ...]:
 def _frozen(collated: Any) -> Any:
     """Return what the collation made of several inputs as a tuple."""
     return tuple(collated) if isinstance(collated, list) else collated
+
+
+def _zeros(examples: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Keep shapes and types of examples and nothing else."""
+    first, second = (
+        torch.zeros_like(group)
+        if isinstance(group, Tensor)
+        else tuple(torch.zeros_like(one) for one in group)
+        for group in examples
+    )
+    return first, second

@@ -7,7 +7,8 @@ lead, and everybody goes on with the lead's answer.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from hashlib import sha256
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -16,9 +17,16 @@ from torch import Tensor
 
 from armijo.errors import ArmijoError
 
+Result = TypeVar("Result")
+
 
 class Team(Protocol):
     """What the gate asks of the processes of a run."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this process."""
+        ...
 
     @property
     def leads(self) -> bool:
@@ -33,14 +41,27 @@ class Team(Protocol):
         """Return what the lead makes; the others pass something of its shape."""
         ...
 
+    def bytes_from_lead(self, make: Callable[[], bytes]) -> bytes:
+        """Return the bytes that the lead makes, of any number."""
+        ...
+
     def decided(self, decide: Callable[[], bool]) -> bool:
         """Return the lead's decision."""
+        ...
+
+    def agree(self, what: str, value: str) -> None:
+        """Refuse, in all processes, a public value that differs between them."""
+        ...
+
+    def attempt(self, do: Callable[[], Result]) -> Result:
+        """Do what concerns this process alone; if one fails, all of them do."""
         ...
 
 
 class Alone:
     """A run in one process."""
 
+    rank = 0
     leads = True
 
     def total(self, vector: Tensor) -> Tensor:
@@ -51,9 +72,20 @@ class Alone:
         """Make it."""
         return make()
 
+    def bytes_from_lead(self, make: Callable[[], bytes]) -> bytes:
+        """Make them."""
+        return make()
+
     def decided(self, decide: Callable[[], bool]) -> bool:
         """Decide."""
         return decide()
+
+    def agree(self, what: str, value: str) -> None:
+        """Agree with oneself."""
+
+    def attempt(self, do: Callable[[], Result]) -> Result:
+        """Do it."""
+        return do()
 
 
 class ProcessTeam:
@@ -62,13 +94,15 @@ class ProcessTeam:
     def __init__(self) -> None:
         import torch.distributed as dist
 
-        if not dist.is_initialized():
+        if not (dist.is_available() and dist.is_initialized()):
             raise ArmijoError(
                 "Expected torch.distributed to be initialized; start the script by "
                 "torchrun and call torch.distributed.init_process_group first."
             )
         self._dist = dist
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        # This backend moves nothing but what lies on a GPU.
+        self._only_cuda = dist.get_backend() == "nccl"
 
     @property
     def leads(self) -> bool:
@@ -77,15 +111,21 @@ class ProcessTeam:
 
     def total(self, vector: Tensor) -> Tensor:
         """Add up everybody's vector."""
-        summed = vector.clone()
-        self._together(self._dist.all_reduce, summed)
-        return summed
+        summed = vector.clone(memory_format=torch.contiguous_format)
+        return self._together(self._dist.all_reduce, summed)
 
     def from_lead(self, make: Callable[[], Tensor], like: Tensor) -> Tensor:
         """Send the lead's vector to everybody."""
-        vector = make().contiguous() if self.leads else torch.empty_like(like)
-        self._together(self._dist.broadcast, vector, src=0)
-        return vector
+        vector = make() if self.leads else torch.empty_like(like)
+        return self._together(self._dist.broadcast, vector.contiguous(), src=0)
+
+    def bytes_from_lead(self, make: Callable[[], bytes]) -> bytes:
+        """Send their number, then the bytes."""
+        held = np.frombuffer(make() if self.leads else b"", dtype=np.uint8)
+        found = torch.tensor([held.size])
+        size = int(self.from_lead(lambda: found, found).item())
+        like = torch.empty(size, dtype=torch.uint8)
+        return bytes(self.from_lead(lambda: torch.tensor(held), like).numpy())
 
     def decided(self, decide: Callable[[], bool]) -> bool:
         """Send the lead's decision to everybody, also that it failed to decide."""
@@ -94,7 +134,7 @@ class ProcessTeam:
             if self.leads:
                 answer[0] = int(decide())
         finally:
-            self._together(self._dist.broadcast, answer, src=0)
+            answer = self._together(self._dist.broadcast, answer, src=0)
         if answer.item() < 0:
             raise ArmijoError(
                 "The lead of the processes failed; see its own error. What it charged "
@@ -102,16 +142,51 @@ class ProcessTeam:
             )
         return bool(answer.item())
 
-    def _together(self, call: Any, vector: Tensor, **settings: Any) -> None:
-        """Make a collective call; a process that died is told in plain words."""
+    def agree(self, what: str, value: str) -> None:
+        """Compare digests; everybody learns of a difference at the same time."""
+        digest = int.from_bytes(sha256(value.encode()).digest()[:7], "big")
+        ends = torch.tensor([digest, -digest])
+        most = self._dist.ReduceOp.MAX
+        high, low = self._together(self._dist.all_reduce, ends, op=most).tolist()
+        if high != -low:
+            raise ArmijoError(
+                f"Expected the same {what} in all processes, got {value} in process "
+                f"{self.rank} of {self.size} and another elsewhere; start them alike. "
+                "Nothing was spent by this request."
+            )
+
+    def attempt(self, do: Callable[[], Result]) -> Result:
+        """Do it, then ask who failed, so that nobody waits for a process that did."""
+        failed = torch.zeros(self.size, dtype=torch.int64)
         try:
-            call(vector, **settings)
+            result = do()
+        except Exception:
+            failed[self.rank] = 1
+            self.total(failed)
+            raise
+        others = self.total(failed).nonzero().flatten().tolist()
+        if others:
+            raise ArmijoError(
+                f"Process {', '.join(map(str, others))} of {self.size} could not "
+                "prepare its part of the run; see its own error. Nothing was spent by "
+                "this request."
+            )
+        return result
+
+    def _together(self, call: Any, vector: Tensor, **settings: Any) -> Tensor:
+        """Make a collective call; a process that died is told in plain words."""
+        travels = vector
+        if self._only_cuda and vector.device.type == "cpu":
+            travels = vector.to("cuda")
+        try:
+            call(travels, **settings)
         except RuntimeError as error:
             raise ArmijoError(
                 f"Process {self.rank} of {self.size} lost contact with the others "
-                f"({str(error).splitlines()[0]}); the run stops here. What was charged "
-                "stays charged; resume it from its checkpoint."
+                f"({str(error).partition(chr(10))[0]}); the run stops here. What was "
+                "charged stays charged; resume it from its checkpoint."
             ) from error
+        return travels.to(vector.device)
 
 
 def number_total(team: Team, number: int) -> int:

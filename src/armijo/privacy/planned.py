@@ -221,7 +221,10 @@ class PlannedAccountant(Accountant):
         )
         known = {_key(describe(kind)): kind for kind in self._allowed}
         for entry in self.ledger.charges:
-            self._used[known[_key(entry.mechanism)]] += 1
+            kind = known.get(_key(entry.mechanism))
+            # What a torn line was for is not known: it counts against every kind.
+            for used in self._allowed if kind is None else (kind,):
+                self._used[used] += 1
 
     def epsilon_spent(self) -> float:
         """Return the epsilon of the whole plan times the share that was done."""

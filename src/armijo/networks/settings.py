@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Public settings of a training, and what ties its files to it."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from armijo import _validate
+from armijo.data.private import NoiseChoice
+from armijo.objectives.ghost.parameters import flat_size
+from armijo.privacy.budget import Budget, Neighboring
+
+EPOCHS = 10
+"""Expected passes over the data when no number of steps is given."""
+
+BATCH = 256
+"""Expected batch size for small data sets; larger ones use a rate of 1/200."""
+
+Path_ = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """Public settings of a training; see :func:`armijo.train`."""
+
+    method: str
+    rate: float
+    steps: int
+    n_rows: int
+    relation: Neighboring
+    options: Mapping[str, Any]
+    l2: float
+    noise: NoiseChoice
+    seed: int | None
+    ledger: Path_ | None
+    checkpoint: Path_ | None
+    checkpoint_every: int
+
+    def __post_init__(self) -> None:
+        """Refuse a checkpoint that could not be written once steps are paid."""
+        _validate.rate(rate=self.rate)
+        _validate.at_least(1, steps=self.steps, n_rows=self.n_rows)
+        _validate.at_least(1, checkpoint_every=self.checkpoint_every)
+        folder = None if self.checkpoint is None else Path(self.checkpoint).parent
+        if folder is not None and not folder.is_dir():
+            raise ValueError(
+                f"Expected a checkpoint in a folder that exists, got {folder}; make "
+                "it first. Nothing was spent."
+            )
+
+    @property
+    def ledger_path(self) -> Path | None:
+        """The file of the charges: beside the checkpoint, if no other is named.
+
+        A checkpoint alone would forget what its steps cost.
+        """
+        if self.ledger is not None:
+            return Path(self.ledger)
+        if self.checkpoint is None:
+            return None
+        return Path(self.checkpoint).with_name(Path(self.checkpoint).name + ".ledger")
+
+    def fingerprint(self, budget: Budget, module: nn.Module) -> dict[str, Any]:
+        """Return what a checkpoint must share with the run, as plain values."""
+        return {
+            "method": self.method,
+            "epsilon": budget.epsilon,
+            "delta": budget.delta,
+            "relation": self.relation.value,
+            "rate": self.rate,
+            "steps": self.steps,
+            "n_rows": self.n_rows,
+            "options": {key: str(value) for key, value in self.options.items()},
+            "l2": self.l2,
+            "model": layout(module),
+        }
+
+
+def layout(module: nn.Module) -> str:
+    """Name a module by its parameters' names, shapes and types, and frozen values.
+
+    >>> layout(nn.Linear(2, 1))
+    'Linear with 3 trainable numbers, layout 6553779a5e660410'
+    """
+    digest = sha256()
+    for name, p in module.named_parameters():
+        digest.update(f"{name} {tuple(p.shape)} {p.dtype} {p.requires_grad}\n".encode())
+        if not p.requires_grad:
+            flat = p.detach().cpu().contiguous().reshape(-1)
+            digest.update(flat.view(torch.uint8).numpy().tobytes())
+    return (
+        f"{type(module).__name__} with {flat_size(module)} trainable numbers, layout "
+        f"{digest.hexdigest()[:16]}"
+    )
+
+
+def default_rate(n_rows: int) -> float:
+    """Return the rate of batches of 256 examples or 1/200 of them if that is more.
+
+    >>> default_rate(60_000), default_rate(1_024), default_rate(100)
+    (0.005, 0.25, 1.0)
+    """
+    return min(1.0, max(BATCH / n_rows, 1 / 200))
+
+
+def default_steps(rate: float) -> int:
+    """Return the number of batches of ten expected passes.
+
+    >>> default_steps(0.25)
+    40
+    """
+    return max(1, round(EPOCHS / rate))

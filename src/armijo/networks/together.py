@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several processes train as one: the same start, the same past, the same charges.
+
+All ranks hold the same parameters and records and differ in rows and streams of bits
+only.  The lead's copy counts: its module, its checkpoint and its ledger are handed to
+the others before the first step, and whatever would let them drift apart is refused.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from armijo.data.team import Alone, Team, number_total
+from armijo.networks.checkpoint import Position, load_training
+from armijo.noise import Randomness
+from armijo.optim.loop import S
+from armijo.privacy.accountant import Accountant, LedgerFactory
+from armijo.privacy.budget import Budget
+from armijo.privacy.ledger import Charge, MemoryLedger
+
+MOST_EXCESS = 1.5
+"""All shards together may hold this many times ``n_rows`` before they are refused."""
+
+
+def refuse_shards(team: Team, found: int, n_rows: int) -> None:
+    """Refuse no rows at all, and the same rows in every process.
+
+    A row that several processes hold counts several times in each sum, which no noise
+    was planned for.
+    """
+    if isinstance(team, Alone):
+        return
+    total = number_total(team, found)
+    if total == 0:
+        raise ValueError("Expected at least one example, got none. Nothing was spent.")
+    if total > MOST_EXCESS * n_rows:
+        raise ValueError(
+            f"Expected n_rows={n_rows} to be the public number of all examples and "
+            "each process to hold its own share of them, got far more examples than "
+            "that; give process r of N the rows r, r + N, r + 2N, ... Nothing was "
+            "spent."
+        )
+
+
+def share_start(
+    team: Team, module: nn.Module, settings: Any, budget: Budget, *, resume: bool
+) -> None:
+    """Give everybody the lead's parameters and buffers, frozen ones included.
+
+    Settings that differ between processes are refused by name; paths may differ.
+    """
+    if isinstance(team, Alone):
+        return
+    common = {**vars(settings), "budget": budget, "resume": resume}
+    for name, value in common.items():
+        path = name in ("ledger", "checkpoint")
+        team.agree(name, repr(value is not None if path else value))
+    held = [*module.named_parameters(), *module.named_buffers()]
+    shapes = [(name, tuple(one.shape), str(one.dtype)) for name, one in held]
+    team.agree("module", repr(shapes))
+    with torch.no_grad():
+        for _, one in held:
+            one.copy_(team.from_lead(one.detach, one))
+
+
+def own_randomness(team: Team, seed: int | None) -> Randomness:
+    """Return the system's generator, or a seeded one that differs between processes.
+
+    The lead's is that of a run in one process with the same seed.
+    """
+    if seed is None:
+        return Randomness()
+    return Randomness(seed=seed + 1_000_003 * team.rank, insecure_deterministic=True)
+
+
+def shared_accountant(
+    team: Team,
+    build: Callable[[LedgerFactory | None], Accountant],
+    ledger: LedgerFactory | None,
+) -> Accountant:
+    """Open the lead's ledger; the others go on from its charges and write no file."""
+    if isinstance(team, Alone):
+        return build(ledger)
+    own = team.attempt(lambda: build(ledger) if team.leads else None)
+    sent = team.bytes_from_lead(lambda: b"" if own is None else _written(own))
+    return own or build(lambda header: _copied(sent))
+
+
+def _written(accountant: Accountant) -> bytes:
+    """Write the charges so far as JSON."""
+    charges = accountant.ledger.charges
+    return json.dumps(
+        [[one.label, dict(one.mechanism), list(one.cost)] for one in charges]
+    ).encode()
+
+
+def _copied(sent: bytes) -> MemoryLedger:
+    """Return a ledger in memory with the charges of the lead."""
+    ledger = MemoryLedger()
+    for label, mechanism, cost in json.loads(sent):
+        ledger.append(Charge(ledger.next_index, label, mechanism, tuple(cost)))
+    return ledger
+
+
+def shared_past(
+    team: Team, path: Path, *, run: Mapping[str, Any], like: S, seeded: bool
+) -> Position:
+    """Resume everybody from the lead's checkpoint.
+
+    Only a seeded run needs a file from each of them, for its streams; those must be of
+    the same step.
+    """
+    if isinstance(team, Alone):
+        return load_training(path, run=run, like=like)
+    needed = team.leads or seeded
+    own = team.attempt(
+        lambda: load_training(path, run=run, like=like) if needed else None
+    )
+    sent = team.bytes_from_lead(path.read_bytes)
+    found = load_training(BytesIO(sent), run=run, like=like)
+    if own is None or not seeded:
+        return found
+    team.agree("number of steps in the checkpoint", str(len(own.records)))
+    return found._replace(randomness=own.randomness)

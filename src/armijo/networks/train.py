@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``armijo.train``: any torch module under differential privacy, nothing to tune."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from armijo import _validate
+from armijo.data.private import NoiseChoice, PrivateDataset
+from armijo.data.sources import ExampleSource
+from armijo.data.team import Alone, ProcessTeam, Team
+from armijo.errors import ArmijoError, BudgetExceeded, LedgerError
+from armijo.estimators.statement import PrivacyStatement
+from armijo.networks.checkpoint import Position, save_training
+from armijo.networks.inputs import check_source, public_rows, source_of
+from armijo.networks.methods import network_method
+from armijo.networks.progress import evaluating, shown
+from armijo.networks.settings import (
+    Path_,
+    TrainSettings,
+    default_rate,
+    default_steps,
+)
+from armijo.networks.together import (
+    own_randomness,
+    refuse_shards,
+    share_start,
+    shared_accountant,
+    shared_past,
+)
+from armijo.objectives.ghost.one_by_one import Loss
+from armijo.objectives.module import ModuleObjective
+from armijo.optim.accounts import accountant_for
+from armijo.optim.loop import StepRecord, minimize
+from armijo.privacy.accountant import Accountant, LedgerFactory
+from armijo.privacy.budget import Budget, Neighboring
+from armijo.privacy.ledger import Ledger
+
+Evaluate = Callable[[nn.Module], float]
+
+
+class Training:
+    """A training that is ready to run: iterate over it, or call :meth:`run`.
+
+    Attributes
+    ----------
+    records : list of StepRecord
+        Released values of the steps so far.
+    evaluations : list of (int, float)
+        Step and value of each evaluation of the hook.
+    accountant : Accountant
+        What watches the run.
+    """
+
+    def __init__(
+        self,
+        objective: ModuleObjective,
+        source: ExampleSource,
+        budget: Budget,
+        settings: TrainSettings,
+        *,
+        team: Team,
+        evaluate: Evaluate | None = None,
+        evaluate_every: int = 100,
+        resume: bool = False,
+    ) -> None:
+        self._objective, self._settings, self._team = objective, settings, team
+        self._evaluate, self._every = evaluate, evaluate_every
+        share_start(team, objective.module, settings, budget, resume=resume)
+        self._run_id = settings.fingerprint(budget, objective.module)
+        self._interrupted = False
+        self.method = network_method(
+            settings.method,
+            budget,
+            rate=settings.rate,
+            steps=settings.steps,
+            options=settings.options,
+        )
+        self._randomness = own_randomness(team, settings.seed)
+        start = self.method.init(objective.start())
+        past = self._past(start) if resume else Position(start, [], {})
+        self._state, self.records = past.state, past.records
+        self.evaluations = list(past.evaluations)
+        self._streams = self._randomness.state_dict()
+        self.accountant = self._accountant(budget, start)
+        try:
+            self._data = PrivateDataset(
+                source,
+                n_rows=settings.n_rows,
+                accountant=self.accountant,
+                randomness=self._randomness,
+                noise=settings.noise,
+                team=team,
+            )
+            team.attempt(lambda: self._refuse_other_ledger(past))
+            self._refuse_used_up()
+        except BaseException:
+            self.accountant.ledger.close()
+            raise
+
+    def _accountant(self, budget: Budget, start: Any) -> Accountant:
+        """Return the accountant of a run from ``start``; the lead writes a ledger."""
+        own = self._settings
+        ledger: LedgerFactory | None = None
+        if own.ledger_path is not None:
+            path, marks = own.ledger_path, {"run_settings": self._run_id}
+
+            def ledger(header: Mapping[str, object]) -> Ledger:
+                return Ledger.open(path, header={**header, **marks})
+
+        build = partial(
+            accountant_for,
+            self.method,
+            start,
+            budget,
+            relation=own.relation,
+            private=own.method != "nonprivate",
+            seeded=own.seed is not None,
+        )
+        return shared_accountant(self._team, lambda it: build(ledger=it), ledger)
+
+    def __iter__(self) -> Iterator[StepRecord]:
+        """Make the steps, one record each; the module has the latest parameters."""
+        left = self._settings.steps - len(self.records)
+        with closing(self.accountant.ledger):
+            try:
+                for state, record in minimize(
+                    self._objective,
+                    self._data,
+                    self.method,
+                    self._state,
+                    max_batches=max(left, 0),
+                ):
+                    self._keep(state, record)
+                    yield record
+            except ArmijoError:
+                self._interrupted = True
+                raise
+            finally:
+                self._objective.load(self._state.w)
+                self._save()
+
+    def run(self, *, progress: bool = False) -> "Training":
+        """Make all steps, with a progress bar if asked for."""
+        visible = progress and self._team.leads
+        done, steps = len(self.records), self._settings.steps
+        for _ in shown(self, steps, done=done, visible=visible):
+            pass
+        return self
+
+    @property
+    def privacy(self) -> PrivacyStatement:
+        """Guarantee and charges so far."""
+        return PrivacyStatement.of(self.accountant, str(self._settings.noise))
+
+    def _keep(self, state: Any, record: StepRecord) -> None:
+        """Take a finished step, evaluate and save when it is due."""
+        self._state = state
+        self.records.append(record)
+        if self._randomness.deterministic:
+            self._streams = self._randomness.state_dict()
+        self._objective.load(state.w)
+        done, module = len(self.records), self._objective.module
+        if self._evaluate is not None and done % self._every == 0:
+            with evaluating(module):
+                self.evaluations.append((done, float(self._evaluate(module))))
+        if done % self._settings.checkpoint_every == 0:
+            self._save()
+
+    def _save(self) -> None:
+        """Write the checkpoint, if there is a place for it: one for each process."""
+        path, seeded = self._checkpoint_path(), self._settings.seed is not None
+        if path is None:
+            return
+        # The streams of several processes go on from the same step or not at all.
+        if self._interrupted and seeded and not isinstance(self._team, Alone):
+            return
+        position = Position(
+            state=self._state,
+            records=self.records,
+            randomness=self._streams,
+            charges=self.accountant.n_charges,
+            ledger=_ledger_name(self.accountant),
+            evaluations=self.evaluations,
+        )
+        save_training(path, run=self._run_id, position=position)
+
+    def _past(self, start: Any) -> Position:
+        """Read the checkpoint to go on from."""
+        path = self._checkpoint_path()
+        if path is None:
+            raise ValueError("Expected a checkpoint to resume from, got None.")
+        past = shared_past(
+            self._team,
+            path,
+            run=self._run_id,
+            like=start,
+            seeded=self._settings.seed is not None,
+        )
+        self._team.attempt(lambda: self._take_up(past, path))
+        return past
+
+    def _take_up(self, past: Position, path: Path) -> None:
+        """Refuse to resume without the ledger; go on in the streams of the past."""
+        ledger = self._settings.ledger_path
+        if self._team.leads and ledger is not None and not ledger.exists():
+            raise LedgerError(
+                f"Asked to resume, but the ledger {ledger} is not there; without it "
+                "what was spent is not known. Bring it back; nothing was spent now."
+            )
+        try:
+            self._randomness.load_state_dict(past.randomness)
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise ArmijoError(
+                f"The streams of the checkpoint {path} do not fit this run ({error}); "
+                "nothing was spent. Resume with the seed of the run."
+            ) from error
+
+    def _checkpoint_path(self) -> Path | None:
+        """Return the file of this process; streams of bits differ between them."""
+        if self._settings.checkpoint is None:
+            return None
+        path, rank = Path(self._settings.checkpoint), self._team.rank
+        return path if rank == 0 else path.with_name(f"{path.name}.{rank}")
+
+    def _refuse_other_ledger(self, past: Position) -> None:
+        """Refuse another ledger than the checkpoint's, and an old copy of it."""
+        name, held = _ledger_name(self.accountant), self.accountant.n_charges
+        if name is not None and past.ledger not in (None, name):
+            raise LedgerError(
+                f"The checkpoint belongs to the ledger {past.ledger}, found was "
+                f"{name}; bring back the ledger of this run. Nothing was spent."
+            )
+        if held < past.charges:
+            raise LedgerError(
+                f"The checkpoint was written after {past.charges} charges, but the "
+                f"ledger holds {held}: it is an old copy. Bring back the ledger of "
+                "this run; nothing was spent."
+            )
+
+    def _refuse_used_up(self) -> None:
+        """Refuse to begin with a ledger that leaves nothing for a step."""
+        if self.records or self._data.affords(self.method.plan(self._state)):
+            return
+        raise BudgetExceeded(
+            f"Not one step is affordable: {self.accountant.n_charges} charges of the "
+            "ledger use up the budget. Nothing more was spent; resume from the "
+            "checkpoint for what they bought."
+        )
+
+
+def train(
+    model: nn.Module,
+    loss: Loss,
+    dataset: Any,
+    budget: Budget,
+    *,
+    method: str = "blsgd",
+    rate: float | None = None,
+    steps: int | None = None,
+    n_rows: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    l2: float = 0.0,
+    device: Any = None,
+    noise: NoiseChoice = "auto",
+    seed: int | None = None,
+    ledger: Path_ | None = None,
+    checkpoint: Path_ | None = None,
+    checkpoint_every: int = 100,
+    resume: bool = False,
+    evaluate: Evaluate | None = None,
+    evaluate_every: int = 100,
+    distributed: bool = False,
+) -> Training:
+    """Prepare the private training of a module; iterate over the result to train.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Trained in place.  Frozen parameters stay as they are; layers that mix examples
+        (BatchNorm) are refused by name.
+    loss : callable
+        ``loss(model(inputs), targets)`` of shape (B,): one number for each example,
+        such as ``torch.nn.CrossEntropyLoss(reduction="none")``.
+    dataset : pair of tensors, or map-style dataset
+        Inputs and targets, or ``dataset[i] -> (input, target)``.
+    budget : Budget
+        The promise.
+    method : str
+        One of :data:`armijo.networks.methods.NETWORK_METHODS`.
+    rate, steps : float, int
+        Sampling probability and number of batches; by default batches of 256 examples
+        or 1/200 of them, whichever is more, and ten expected passes.
+    n_rows : int or None
+        The public number of examples; None takes the number found and promises under
+        the zero-out relation.
+    options : mapping or None
+        Parameters of the method.
+    l2 : float
+        Penalty.
+    device : str, torch.device or None
+        Where to compute; None is where the model is.
+    noise : {"auto", "exact", "fast"}
+        How noise is drawn.
+    seed : int or None
+        A seeded run repeats and carries no guarantee.
+    ledger, checkpoint : path or None
+        Files for the charges and for resuming; a checkpoint alone gets its ledger
+        beside it.
+    checkpoint_every : int
+        Steps between checkpoints.
+    resume : bool
+        Go on from the checkpoint.
+    evaluate, evaluate_every
+        A hook on *held-out, public* data, called with the model, in eval mode, every
+        so many steps.
+    distributed : bool
+        Whether this is one process of ``torchrun``: ``dataset`` is then this process's
+        shard, no row of which another one holds, and ``n_rows`` the public number of
+        all.  The other arguments are the same everywhere.
+
+    Returns
+    -------
+    Training
+
+    Examples
+    --------
+    >>> import torch
+    >>> X, y = torch.rand(600, 4), torch.randint(0, 2, (600,))
+    >>> run = train(
+    ...     nn.Linear(4, 2),
+    ...     nn.CrossEntropyLoss(reduction="none"),
+    ...     (X, y),
+    ...     Budget(epsilon=1.0, delta=1e-5),
+    ...     steps=3,
+    ... )
+    >>> [record.batch for record in run]
+    [0, 1, 2]
+    """
+    _validate.at_least(1, evaluate_every=evaluate_every)
+    team: Team = ProcessTeam() if distributed else Alone()
+    if device is not None:
+        model.to(device)
+    objective = ModuleObjective(model, loss, l2=l2)
+    source = team.attempt(lambda: source_of(dataset, device or objective.device))
+    team.attempt(lambda: check_source(objective, source, distributed))
+    known = public_rows(n_rows, len(source), distributed)
+    refuse_shards(team, len(source), known)
+    rate = default_rate(known) if rate is None else rate
+    _validate.rate(rate=rate)
+    settings = TrainSettings(
+        method=method,
+        rate=rate,
+        steps=default_steps(rate) if steps is None else steps,
+        n_rows=known,
+        relation=Neighboring.ZERO_OUT if n_rows is None else Neighboring.ADD_REMOVE,
+        options=dict(options or {}),
+        l2=l2,
+        noise=noise,
+        seed=seed,
+        ledger=ledger,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+    )
+    return Training(
+        objective,
+        source,
+        budget,
+        settings,
+        team=team,
+        evaluate=evaluate,
+        evaluate_every=evaluate_every,
+        resume=resume,
+    )
+
+
+def _ledger_name(accountant: Accountant) -> str | None:
+    """Return what a ledger calls itself, if it is a file."""
+    ledger = accountant.ledger
+    return str(ledger.header["run"]) if isinstance(ledger, Ledger) else None

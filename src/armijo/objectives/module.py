@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any torch module with a loss per example, as an objective on its flat parameters."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from armijo import _validate
+from armijo.data.query import BoundedQuery, ClippedTotal, Rows
+from armijo.objectives.base import QueryForm
+from armijo.objectives.ghost.checks import Batch, refuse_mixing
+from armijo.objectives.ghost.clipping import Clipping
+from armijo.objectives.ghost.engine import clipped_gradient_sum, losses_at
+from armijo.objectives.ghost.one_by_one import Loss
+from armijo.objectives.ghost.parameters import (
+    flat_parameters,
+    flat_size,
+    load_parameters,
+    parameters_at,
+    trainable,
+)
+from armijo.objectives.losses import clipped_losses
+from armijo.privacy.budget import FloatArray
+
+
+class ModuleObjective:
+    """A module's loss, summed over examples, plus ``l2/2 ||w||^2``.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Layers that mix examples are refused.  Its trainable parameters in their order
+        are ``w``; frozen ones stay as they are.
+    loss : callable
+        ``loss(module(*inputs), targets)`` of shape (B,): one number for each example.
+    l2 : float
+        Penalty, outside the clipping and of every sensitivity.
+    """
+
+    def __init__(self, module: nn.Module, loss: Loss, *, l2: float = 0.0) -> None:
+        _validate.non_negative(l2=l2)
+        refuse_mixing(module)
+        self.module, self.loss, self.l2 = module, loss, l2
+        self._size = flat_size(module)
+
+    @property
+    def size(self) -> int:
+        """The number of trainable parameters."""
+        return self._size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return trainable(self.module)[0].device
+
+    def start(self) -> Tensor:
+        """Return the module's parameters as the vector to start from."""
+        return flat_parameters(self.module)
+
+    def load(self, w: Tensor) -> None:
+        """Write parameters into the module."""
+        load_parameters(self.module, w)
+
+    def check(self, inputs: Any, targets: Any) -> None:
+        """Raise what a step would raise for examples of these shapes: public ones."""
+        clipped_gradient_sum(self.module, self.loss, Batch(inputs, targets), clip=1.0)
+
+    def gradient_sum(self, w: Tensor, *, clip: float) -> BoundedQuery:
+        """Ask for the sum of per-example gradients, each clipped to ``clip``."""
+        return BoundedQuery(
+            contributions=lambda rows: self._total(rows, w, clip, "norm"), bound=clip
+        )
+
+    def normalized_gradient_sum(self, w: Tensor, *, stability: float) -> BoundedQuery:
+        """Ask for the sum of ``g / (||g|| + stability)``, each shorter than one."""
+        return BoundedQuery(
+            contributions=lambda rows: self._total(
+                rows, w, 1.0, "automatic", stability=stability
+            ),
+            bound=1.0,
+        )
+
+    def _total(
+        self,
+        rows: Rows,
+        w: Tensor,
+        clip: float,
+        clipping: Clipping,
+        *,
+        stability: float = 0.01,
+    ) -> ClippedTotal:
+        """Return the clipped sum and keep the losses of its forward pass."""
+        with parameters_at(self.module, w):
+            found = clipped_gradient_sum(
+                self.module,
+                self.loss,
+                Batch(rows.X, rows.y),
+                clip=clip,
+                clipping=clipping,
+                stability=stability,
+                seed=rows.seed,
+            )
+        rows.cache["losses"] = (w, found.losses)
+        return ClippedTotal(found.total)
+
+    def loss_drop_sum(
+        self,
+        w: Tensor,
+        step: Tensor,
+        step_size: float,
+        *,
+        form: QueryForm,
+        clip: float,
+        offset: float = 0.0,
+    ) -> BoundedQuery:
+        """Ask for the sum of loss drops along ``-step``; see the linear objective."""
+
+        def contributions(rows: Rows) -> FloatArray:
+            before = self._losses(rows, w)
+            after = self._losses_at(rows, w - step_size * step)
+            if form == "loss":
+                before, after = (
+                    clipped_losses(before, clip),
+                    clipped_losses(after, clip),
+                )
+            return (before.double() - after.double()).cpu().numpy()
+
+        return BoundedQuery(contributions=contributions, bound=clip, offset=offset)
+
+    def losses_along(
+        self, w: Tensor, step: Tensor, sizes: Sequence[float], *, clip: float
+    ) -> BoundedQuery:
+        """Ask for the summed losses at ``w - size step``, in units of their clip."""
+
+        def contributions(rows: Rows) -> FloatArray:
+            return (self._along(rows, w, step, sizes, clip) / clip).cpu().numpy()
+
+        return BoundedQuery(contributions=contributions, bound=math.sqrt(len(sizes)))
+
+    def step_scores(
+        self, w: Tensor, step: Tensor, step_sizes: Sequence[float], *, clip: float
+    ) -> BoundedQuery:
+        """Ask which step along ``-step`` has the least loss."""
+
+        def contributions(rows: Rows) -> FloatArray:
+            losses = self._along(rows, w, step, step_sizes, clip)
+            return (0.5 * clip - losses).cpu().numpy()
+
+        return BoundedQuery(contributions=contributions, bound=0.5 * clip)
+
+    def _along(
+        self, rows: Rows, w: Tensor, step: Tensor, sizes: Sequence[float], clip: float
+    ) -> Tensor:
+        """Return clipped losses, one column for each size."""
+        losses = [
+            self._losses(rows, w)
+            if size == 0
+            else self._losses_at(rows, w - size * step)
+            for size in sizes
+        ]
+        return torch.stack(
+            [clipped_losses(one, clip) for one in losses], dim=1
+        ).double()
+
+    def _losses(self, rows: Rows, w: Tensor) -> Tensor:
+        """Return the losses at ``w``, from the gradient's own pass if there was one."""
+        held: tuple[Tensor, Tensor] | None = rows.cache.get("losses")
+        if held is None or held[0] is not w:
+            held = (w, self._losses_at(rows, w))
+            rows.cache["losses"] = held
+        return held[1]
+
+    def _losses_at(self, rows: Rows, w: Tensor) -> Tensor:
+        """Return the losses at any parameters, with the masks of this batch."""
+        batch = Batch(rows.X, rows.y)
+        return losses_at(self.module, self.loss, batch, w, seed=rows.seed)
+
+    def penalty(self, w: Tensor) -> float:
+        """Return ``l2/2 ||w||^2``."""
+        return 0.5 * self.l2 * float(w @ w) if self.l2 else 0.0
+
+    def penalty_drop(self, w: Tensor, step: Tensor) -> Callable[[float], float]:
+        """Return ``eta -> l2 (eta w.d - eta^2/2 d.d)``."""
+        if not self.l2:
+            return lambda eta: 0.0
+        linear, square = float(w @ step), float(step @ step)
+        return lambda eta: self.l2 * eta * (linear - 0.5 * eta * square)
+
+    def penalty_gradient(self, w: Tensor) -> Tensor:
+        """Return ``l2 w``."""
+        return self.l2 * w

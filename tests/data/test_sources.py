@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors and datasets hand out the same examples, and nothing but pairs of tensors."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import Subset, TensorDataset
+
+from armijo.data.sources import ArrayRows, DatasetRows, TensorRows
+from tests.networks.network_doubles import Pairs
+
+X = torch.arange(12.0).reshape(6, 2)
+Y = torch.arange(6)
+EMPTY = np.zeros(0, dtype=np.int64)
+
+
+def both(inputs=X, targets=Y, **more):
+    pairs = Pairs(inputs, targets)
+    return TensorRows(inputs, targets, **more), DatasetRows(pairs, **more)
+
+
+@given(index=st.none() | st.lists(st.integers(0, 5), max_size=8))
+def test_a_dataset_of_tensors_gives_what_the_tensors_give(index):
+    chosen = None if index is None else np.array(index, dtype=np.int64)
+    expected = (X, Y) if index is None else (X[index], Y[index])
+    for source in both():
+        assert len(source) == 6
+        inputs, targets = source.take(chosen)
+        assert torch.equal(inputs, expected[0]) and inputs.dtype == X.dtype
+        assert torch.equal(targets, expected[1]) and targets.dtype == Y.dtype
+
+
+def test_several_inputs_and_targets_come_as_tuples():
+    more = torch.arange(6) * 10
+    rows = np.array([4, 1])
+    (a, b), c = TensorRows((X, more), Y).take(rows)
+    assert torch.equal(a, X[[4, 1]])
+    assert b.tolist() == [40, 10] and c.tolist() == [4, 1]
+    (a, b), c = DatasetRows(Pairs((X, more), Y)).take(rows)
+    assert torch.equal(a, X[[4, 1]])
+    assert b.tolist() == [40, 10] and c.tolist() == [4, 1]
+    _, (d, e) = TensorRows(X, [Y, more]).take(rows)
+    assert d.tolist() == [4, 1] and e.tolist() == [40, 10]
+
+
+def test_torchs_own_datasets_and_lists_of_pairs_are_datasets():
+    own = [(x, int(y)) for x, y in zip(X, Y, strict=True)]
+    kinds = [TensorDataset(X, Y), Subset(TensorDataset(X, Y), range(6)), own]
+    for dataset in kinds:
+        inputs, targets = DatasetRows(dataset).take(np.array([5, 0]))
+        assert torch.equal(inputs, X[[5, 0]])
+        assert targets.tolist() == [5, 0] and targets.dtype == torch.int64
+
+
+def test_only_the_chosen_examples_are_read():
+    pairs = Pairs(X, Y)
+    DatasetRows(pairs).take(np.array([3, 1]))
+    assert pairs.events == [3, 1]
+
+
+def test_an_empty_batch_has_the_shapes_of_a_full_one():
+    for source in both((X, X[:, :1]), Y):
+        (a, b), targets = source.take(EMPTY)
+        assert a.shape == (0, 2) and b.shape == (0, 1) and targets.shape == (0,)
+        assert (a.dtype, targets.dtype) == (X.dtype, Y.dtype)
+
+
+def test_zeros_keep_shapes_and_types_only():
+    for source in both((X + 5, Y), X.double()):
+        (a, b), targets = source.zeros()
+        assert a.shape == (2, 2) and a.dtype == X.dtype
+        assert b.shape == (2,) and b.dtype == Y.dtype
+        assert targets.dtype == torch.float64
+        assert not a.any() and not b.any() and not targets.any()
+    one, _ = TensorRows(X[:1], Y[:1]).zeros()
+    assert one.shape == (1, 2)
+
+
+def test_the_length_of_a_dataset_is_read_anew():
+    pairs = Pairs(X, Y)
+    source = DatasetRows(pairs)
+    pairs.length = 4
+    assert len(source) == 4
+
+
+def test_batches_are_moved_to_the_device():
+    for source in both(device="meta"):
+        inputs, targets = source.take(np.array([0, 1]))
+        assert inputs.device.type == targets.device.type == "meta"
+        assert inputs.shape == (2, 2)
+    assert TensorRows(X, Y).take(None)[0] is X
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("place", [0, 1])
+def test_numbers_that_are_none_are_refused(bad, place):
+    tensors = [X.clone(), X[:, 0].clone()]
+    TensorRows(*tensors).refuse_not_finite()
+    tensors[place].view(-1)[3] = bad
+    with pytest.raises(ValueError, match=r"NaN or infinity.*Nothing was spent"):
+        TensorRows(*tensors).refuse_not_finite()
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        TensorRows((X, tensors[place]), Y).refuse_not_finite()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "match"),
+    [
+        (X, Y[:5], r"lengths \[5, 6\]"),
+        ((X, X[:2]), Y, r"lengths \[2, 6\]"),
+        (X.numpy(), Y, "got ndarray; convert arrays by torch.from_numpy"),
+        (X, Y.tolist(), "got int"),
+        (X, 3, "got int"),
+        (torch.tensor(1.0), Y, "one entry for each example"),
+    ],
+)
+def test_what_are_no_matching_tensors_is_refused(inputs, targets, match):
+    with pytest.raises(ValueError, match=match) as error:
+        TensorRows(inputs, targets)
+    assert "Nothing was spent" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "example", [X[0], (X[0],), (X[0], 1, 2), {"input": X[0], "target": 1}]
+)
+def test_an_example_that_is_no_pair_is_refused(example):
+    with pytest.raises(ValueError, match=r"\(input, target\)"):
+        DatasetRows([example] * 3).take(None)
+
+
+def test_an_example_that_is_no_tensor_is_refused():
+    with pytest.raises(ValueError, match="got str"):
+        DatasetRows([("word", 1)] * 3).take(None)
+
+
+def test_arrays_that_do_not_belong_together_are_refused():
+    with pytest.raises(ValueError, match="5 labels for 6 rows"):
+        ArrayRows(X.numpy(), Y.numpy()[:5])
+    with pytest.raises(ValueError, match="3 dimensions"):
+        ArrayRows(np.zeros((2, 2, 2)), None)

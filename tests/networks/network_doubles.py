@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny networks and what stands in for a user: data, losses, spies."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+import armijo
+from armijo.networks.train import Training
+from armijo.privacy.budget import Budget
+
+BUDGET = Budget(epsilon=2.0, delta=1e-5)
+ROWS, FEATURES, CLASSES = 40, 4, 3
+STEPS, RATE = 6, 0.3
+CROSS_ENTROPY = nn.CrossEntropyLoss(reduction="none")
+
+
+def examples(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """Return inputs and classes, the same each time."""
+    bits = torch.Generator().manual_seed(3)
+    X = torch.randn(ROWS, FEATURES, generator=bits, dtype=torch.float64)
+    weights = torch.randn(FEATURES, CLASSES, generator=bits, dtype=torch.float64)
+    return X.to(dtype), (X @ weights).argmax(dim=1)
+
+
+def network(dtype: torch.dtype = torch.float32, *, dropout: float = 0.0) -> nn.Module:
+    """Return a network of two layers, the same each time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        return nn.Sequential(
+            nn.Linear(FEATURES, 5),
+            nn.Tanh(),
+            *([nn.Dropout(dropout)] if dropout else []),
+            nn.Linear(5, CLASSES),
+        ).to(dtype)
+
+
+def flat(module: nn.Module) -> Tensor:
+    """Return all parameters, frozen ones too."""
+    return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+
+
+def prepared(module: nn.Module | None = None, **more: Any) -> Training:
+    """Return a training of the tiny network; ``more`` replaces its arguments."""
+    given: dict[str, Any] = {
+        "loss": CROSS_ENTROPY,
+        "dataset": examples(),
+        "budget": BUDGET,
+        "steps": STEPS,
+        "rate": RATE,
+        "n_rows": ROWS,
+    }
+    return armijo.train(module or network(), **(given | more))
+
+
+class Pairs(Dataset):
+    """A map-style dataset that writes down which examples are read."""
+
+    def __init__(self, X: Any, y: Tensor, events: list[Any] | None = None) -> None:
+        self.X, self.y = X, y
+        self.length = len(y)
+        self.events: list[Any] = [] if events is None else events
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, number: int) -> Any:
+        self.events.append(number)
+        if isinstance(self.X, tuple):
+            return tuple(x[number] for x in self.X), self.y[number]
+        return self.X[number], self.y[number]
+
+
+class TwoInputs(nn.Module):
+    """A module of two inputs, one of them an index."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(6, 5)
+        self.linear = nn.Linear(FEATURES, 5)
+        self.out = nn.Linear(5, CLASSES)
+
+    def forward(self, X: Tensor, word: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.linear(X) + self.words(word)))
+
+
+def two_inputs() -> TwoInputs:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(8)
+        return TwoInputs()
+
+
+def words() -> Tensor:
+    return torch.arange(ROWS) % 6

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The module objective: its queries are those of a loop over examples."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from armijo.data.query import ClippedTotal, Rows
+from armijo.objectives.module import ModuleObjective
+from tests.networks.network_doubles import (
+    CROSS_ENTROPY,
+    ROWS,
+    examples,
+    flat,
+    network,
+    two_inputs,
+    words,
+)
+
+X, Y = examples(torch.float64)
+
+
+def objective(**more):
+    return ModuleObjective(network(torch.float64), CROSS_ENTROPY, **more)
+
+
+def rows(index=slice(None), **more):
+    return Rows(X[index], Y[index], **more)
+
+
+def direction(one, seed=1):
+    return torch.randn(
+        one.size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
+
+
+def losses(w, index=slice(None)):
+    module = network(torch.float64)
+    nn.utils.vector_to_parameters(w, module.parameters())
+    return CROSS_ENTROPY(module(X[index]), Y[index]).detach()
+
+
+def gradients(w):
+    """Return the gradient of each example by torch's own."""
+    module = network(torch.float64)
+    nn.utils.vector_to_parameters(w, module.parameters())
+    found = []
+    for row in range(ROWS):
+        module.zero_grad()
+        CROSS_ENTROPY(module(X[row : row + 1]), Y[row : row + 1]).sum().backward()
+        found.append(torch.cat([p.grad.reshape(-1) for p in module.parameters()]))
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("clip", [0.3, 1e6])
+def test_the_gradient_sum(clip):
+    one = objective()
+    w = one.start() + 0.1 * direction(one)
+    query = one.gradient_sum(w, clip=clip)
+    assert query.bound == clip and query.offset == 0
+    found = query.contributions(rows())
+    assert isinstance(found, ClippedTotal)
+    g = gradients(w)
+    factors = (clip / g.norm(dim=1)).clamp(max=1)
+    torch.testing.assert_close(found.total, factors @ g, rtol=1e-12, atol=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    index=st.lists(st.integers(0, ROWS - 1), max_size=7),
+    clip=st.floats(1e-3, 1e3),
+)
+def test_one_example_adds_at_most_the_clip(index, clip):
+    one = objective()
+    w = one.start()
+    total = one.gradient_sum(w, clip=clip).contributions(rows(index)).total
+    assert total.shape == (one.size,)
+    assert float(total.norm()) <= len(index) * clip * (1 + 1e-12)
+    query = one.normalized_gradient_sum(w, stability=0.5)
+    assert query.bound == 1.0
+    assert float(query.contributions(rows(index)).total.norm()) <= len(index)
+
+
+def test_the_normalized_gradient_sum():
+    one = objective()
+    w = one.start()
+    found = one.normalized_gradient_sum(w, stability=0.5).contributions(rows()).total
+    g = gradients(w)
+    expected = (1 / (g.norm(dim=1) + 0.5)) @ g
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", ["difference", "loss"])
+def test_the_drop_of_losses(form):
+    one = objective()
+    w, step = one.start(), direction(one)
+    query = one.loss_drop_sum(w, step, 0.7, form=form, clip=0.9, offset=-2.0)
+    assert (query.bound, query.offset) == (0.9, -2.0)
+    before, after = losses(w), losses(w - 0.7 * step)
+    assert float(before.max()) > 0.9
+    if form == "loss":
+        before, after = before.clamp(0, 0.9), after.clamp(0, 0.9)
+    found = query.contributions(rows())
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, before - after, rtol=0, atol=1e-12)
+
+
+def test_losses_along_and_step_scores():
+    one = objective()
+    w, step, sizes = one.start(), direction(one), [-0.5, 0.0, 0.5]
+    expected = torch.stack(
+        [losses(w - size * step).clamp(0, 1.2) for size in sizes], dim=1
+    )
+    query = one.losses_along(w, step, sizes, clip=1.2)
+    assert query.bound == math.sqrt(3)
+    np.testing.assert_allclose(query.contributions(rows()), expected / 1.2, atol=1e-12)
+    query = one.step_scores(w, step, sizes, clip=1.2)
+    assert query.bound == 0.6
+    found = query.contributions(rows())
+    np.testing.assert_allclose(found, 0.6 - expected, atol=1e-12)
+    assert np.abs(found).max() <= 0.6
+
+
+def test_an_empty_batch_answers_every_query():
+    one = objective()
+    w, step, nobody = one.start(), direction(one), rows([])
+    assert not one.gradient_sum(w, clip=1.0).contributions(nobody).total.any()
+    drop = one.loss_drop_sum(w, step, 1.0, form="loss", clip=1.0)
+    assert drop.contributions(nobody).shape == (0,)
+    along = one.losses_along(w, step, [0.0, 1.0], clip=1.0)
+    assert along.contributions(nobody).shape == (0, 2)
+
+
+class Counted(nn.Module):
+    """Counts its passes."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.passes = network(torch.float64), 0
+
+    def forward(self, X):
+        self.passes += 1
+        return self.inner(X)
+
+
+def test_the_loss_at_w_comes_from_the_gradients_own_pass():
+    module = Counted()
+    one = ModuleObjective(module, CROSS_ENTROPY)
+    w, batch = one.start(), rows()
+    one.gradient_sum(w, clip=1.0).contributions(batch)
+    module.passes = 0
+    for number in (1, 2, 3):
+        query = one.loss_drop_sum(
+            w, direction(one), 0.1**number, form="difference", clip=9.0
+        )
+        query.contributions(batch)
+        assert module.passes == number
+    query.contributions(rows())  # another batch has no gradient
+    assert module.passes == 5
+
+
+def test_losses_that_are_held_are_not_taken_for_other_parameters():
+    one = objective()
+    w, batch, step = one.start(), rows(), direction(one)
+    one.gradient_sum(w, clip=1.0).contributions(batch)
+    other = w + step
+    query = one.loss_drop_sum(other, step, 1.0, form="difference", clip=50.0)
+    np.testing.assert_allclose(
+        query.contributions(batch), losses(other) - losses(w), atol=1e-12
+    )
+
+
+def test_dropout_repeats_within_a_batch_and_changes_between_batches():
+    one = ModuleObjective(network(torch.float64, dropout=0.5), CROSS_ENTROPY)
+    w, nowhere = one.start(), torch.zeros(one.size, dtype=torch.float64)
+    drop = one.loss_drop_sum(w, nowhere, 1.0, form="difference", clip=9.0)
+    along = one.losses_along(w, nowhere, [1.0], clip=9.0)
+    seen = []
+    for seed in (1, 2):
+        batch = rows(seed=seed)
+        one.gradient_sum(w, clip=1.0).contributions(batch)
+        # The gradient's pass and the search's have the same masks.
+        assert not drop.contributions(batch).any()
+        seen.append(along.contributions(batch))
+    assert np.abs(seen[0] - seen[1]).max() > 1e-3
+
+
+def test_masks_leave_torchs_own_generator_alone():
+    one = ModuleObjective(network(torch.float64, dropout=0.5), CROSS_ENTROPY)
+    state = torch.random.get_rng_state()
+    one.gradient_sum(one.start(), clip=1.0).contributions(rows(seed=3))
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_queries_leave_the_module_as_it_is():
+    one = objective()
+    before = flat(one.module)
+    far = one.start() + 1
+    one.gradient_sum(far, clip=1.0).contributions(rows())
+    one.loss_drop_sum(far, far, 1.0, form="loss", clip=1.0).contributions(rows())
+    assert torch.equal(flat(one.module), before)
+    assert all(p.grad is None for p in one.module.parameters())
+
+
+def test_parameters_go_out_and_in():
+    one = objective()
+    w = one.start()
+    assert one.size == w.numel() == 43 and one.device == torch.device("cpu")
+    one.load(w + 1)
+    assert torch.equal(one.start(), w + 1)
+    w.zero_()  # a copy
+    assert not torch.equal(one.start(), w)
+
+
+def test_frozen_parameters_are_not_part_of_it():
+    module = network(torch.float64)
+    module[0].requires_grad_(False)
+    one, whole = ModuleObjective(module, CROSS_ENTROPY), objective()
+    found = one.gradient_sum(one.start(), clip=1e6).contributions(rows()).total
+    other = whole.gradient_sum(whole.start(), clip=1e6).contributions(rows()).total
+    torch.testing.assert_close(found, other[-one.size :], rtol=1e-12, atol=1e-12)
+
+
+def test_several_inputs():
+    module = two_inputs().double()
+    one = ModuleObjective(module, CROSS_ENTROPY)
+    batch = Rows((X, words()), Y)
+    found = one.gradient_sum(one.start(), clip=1e6).contributions(batch).total
+    CROSS_ENTROPY(module(X, words()), Y).sum().backward()
+    expected = torch.cat([p.grad.reshape(-1) for p in module.parameters()])
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.3])
+def test_the_penalty(l2):
+    one = objective(l2=l2)
+    w, step = one.start(), direction(one)
+    assert one.penalty(w) == pytest.approx(0.5 * l2 * float(w.square().sum()))
+    assert torch.equal(one.penalty_gradient(w), l2 * w)
+    drop = one.penalty_drop(w, step)
+    for eta in (0.0, 0.1, 2.0):
+        expected = one.penalty(w) - one.penalty(w - eta * step)
+        assert drop(eta) == pytest.approx(expected, abs=1e-12)
+
+
+def test_an_example_that_is_no_number_counts_for_nothing_in_the_gradient():
+    one, bad = objective(), X.clone()
+    bad[3, 0] = math.nan
+    query = one.gradient_sum(one.start(), clip=0.3)
+    others = [row for row in range(ROWS) if row != 3]
+    found = query.contributions(Rows(bad, Y)).total
+    expected = query.contributions(rows(others)).total
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    drop = one.loss_drop_sum(one.start(), direction(one), 1.0, form="loss", clip=0.4)
+    assert drop.contributions(Rows(bad, Y))[3] == 0.0
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match="l2"):
+        objective(l2=-0.1)
+    with pytest.raises(ValueError, match="Layer 0 is a BatchNorm1d"):
+        ModuleObjective(nn.Sequential(nn.BatchNorm1d(4)), CROSS_ENTROPY)
+    with pytest.raises(ValueError, match="parameters to train"):
+        ModuleObjective(nn.Tanh(), CROSS_ENTROPY)
+    column = ModuleObjective(
+        network(torch.float64), lambda s, y: CROSS_ENTROPY(s, y)[:, None]
+    )
+    with pytest.raises(ValueError, match=r"shape \(40,\), got \(40, 1\)"):
+        column.check(X, Y)
+    assert objective().check(X, Y) is None
+    with pytest.raises(ValueError, match="vector of 43 numbers"):
+        objective().load(torch.zeros(3))
