@@ -190,7 +190,7 @@ def test_unreachable_budget_is_a_clear_error(epsilon):
             steps=1000,
             search=AboveThreshold.laplace(5.0),
         )
-    assert "lower the search budget" in str(e.value)
+    assert "lower the budget of the search" in str(e.value)
 
 
 def test_more_budget_than_anyone_needs():

@@ -8,6 +8,7 @@ from typing import Any
 from armijo import _validate
 from armijo.optim.agd import AGDSettings
 from armijo.optim.amp import AMPSettings
+from armijo.optim.auto import AutoSettings
 from armijo.optim.hyfree import HyFreeSettings
 from armijo.optim.linesearch import (
     LINE_SEARCHES,
@@ -39,6 +40,7 @@ SETTINGS: dict[str, type[MethodSettings]] = {
     "majority": MajoritySettings,
     "hyfree": HyFreeSettings,
     "sgd-tuned": TunedSGDSettings,
+    "auto": AutoSettings,
 }
 """Settings of the methods whose parameters are the fields of one dataclass."""
 
@@ -47,6 +49,7 @@ METHODS = (*LINE_SEARCHES, *SETTINGS)
 
 
 SUMMARIES = {
+    "auto": "nothing to set: preconditioned steps by a private three-point search",
     "blsgd": "DP-BLSGD: noisy gradients, step sizes by a private Armijo search",
     "blsgd-ac": "the same with clips that shrink when gradients disagree",
     "blgd": "DP-BLGD: all rows each time; a failed search buys a better gradient",

@@ -161,6 +161,8 @@ def secant(epsilon_at: Callable[[float], float], start: float, target: float) ->
             safe = noise
             if new >= target * (1 - 2e-4):
                 break
+        if new == value or noise == previous:
+            break  # epsilon does not follow the noise any more
         slope = math.log(new / value) / math.log(noise / previous)
         previous, value = noise, new
         factor = (target * (1 - 1e-4) / new) ** (1 / slope)

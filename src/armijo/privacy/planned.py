@@ -90,7 +90,7 @@ def planned_epsilon(
     profile = _own_profile(plan)
     if profile is not None:
         return _profile_epsilon(profile, delta), "planned-profile"
-    plan = merged(plan)
+    plan = _on_all_rows_as_one(merged(plan))
     by_rdp = _rdp_epsilon(plan, delta)
     events = [_event(mechanism) for mechanism, _ in plan]
     if None in events or not _SMALLEST_PLD < by_rdp < _LARGEST_PLD:
@@ -112,6 +112,21 @@ def merged(plan: Plan) -> Plan:
     for mechanism, count in plan:
         counts[mechanism] = counts.get(mechanism, 0) + count
     return tuple(counts.items())
+
+
+def _on_all_rows_as_one(plan: Plan) -> Plan:
+    """Count all Gaussians on all rows as the one that they are together."""
+    rho, others = 0.0, []
+    for mechanism, count in plan:
+        inner: Mechanism | None = mechanism
+        if isinstance(mechanism, Subsampled):
+            inner = mechanism.inner if mechanism.rate == 1 else None
+        folded = None if inner is None else fold_gaussians(inner)
+        if isinstance(folded, Gaussian) and folded.noise_scale > 0:
+            rho += count * folded.rho
+        else:
+            others.append((mechanism, count))
+    return (*others, *([(Gaussian.from_rho(rho), 1)] if rho else []))
 
 
 def _own_profile(plan: Plan) -> Profile | None:

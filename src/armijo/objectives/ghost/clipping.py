@@ -37,7 +37,7 @@ def example_weights(
     """
     room = clip * (1 - _SLACK_ULPS * torch.finfo(norms.dtype).eps)
     if clipping == "automatic":
-        weights = room / (norms + stability)
+        weights = (norms + stability).reciprocal_().mul_(room)
     else:
-        weights = (room / norms).clamp_(max=1.0)
+        weights = norms.reciprocal().mul_(room).clamp_(max=1.0)
     return weights.nan_to_num_(nan=0.0)

@@ -75,7 +75,7 @@ def stores(terms: int, size: int, examples: int, ghost_cost: float) -> bool:
 
 def squared(vectors: Tensor) -> Tensor:
     """Return the squared norm of each example's numbers."""
-    return torch.linalg.vector_norm(vectors.flatten(1), dim=1).square()
+    return torch.linalg.vector_norm(vectors.flatten(1), dim=1).square_()
 
 
 def paired(left: Tensor, right: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ class Stored:
 
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
         """Write the sum of the examples' gradients times their weights."""
-        torch.mv(self.gradients.flatten(1).T, weights, out=out.view(-1))
+        torch.mv(self.gradients.flatten(1).t(), weights, out=out.view(-1))
 
     def per_example(self, rows: slice) -> Tensor:
         """Return the gradients of some examples."""
@@ -164,8 +164,8 @@ class Outer:
         """Write the sum of the examples' gradients times their weights."""
         if self._stored is not None:
             return self._stored.weighted_sum(weights, out)
-        left = (self.left * weights[:, None, None]).flatten(0, 1)
-        torch.mm(left.T, self.right.flatten(0, 1), out=out)
+        left = (self.left * weights.view(-1, 1, 1)).flatten(0, 1)
+        torch.mm(left.t(), self.right.flatten(0, 1), out=out)
 
     def per_example(self, rows: slice) -> Tensor:
         """Return the gradients of some examples, (b, p, d)."""
@@ -200,7 +200,7 @@ class Lookup:
 
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
         """Write the sum of the examples' gradients times their weights."""
-        scaled = (self.gradients * weights[:, None, None]).flatten(0, 1)
+        scaled = (self.gradients * weights.view(-1, 1, 1)).flatten(0, 1)
         out.zero_().index_add_(0, self.places.flatten(), scaled)
 
     def per_example(self, rows: slice) -> Tensor:

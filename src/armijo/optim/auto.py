@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The automatic method: a private line search with nothing left to set.
+
+Before the first step it pays for the scale, the mean and the second moments of the
+features; each step then pays for a gradient in the frame they make, and for a search
+of three points along the preconditioned direction.  All charges are Gaussian, on all
+rows and known beforehand, so the run is accounted as one Gaussian.  The model is the
+mean of the second half of the iterates.
+"""
+
+from dataclasses import dataclass
+
+from armijo import _validate
+from armijo.optim.auto_rules import MOST_FEATURES, AutoRules, Shares
+from armijo.optim.auto_steps import Auto
+from armijo.optim.problem import MethodSettings, Problem
+from armijo.privacy.plan_noise import noise_for_plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoSettings(MethodSettings):
+    """Public settings of the automatic method; none has to be given.
+
+    Attributes
+    ----------
+    feature_norm : float or None
+        Public bound on the norm of a row.  None pays ``norm_share`` for an estimate.
+        It sets the noise of the mean only: no row is clipped in the model.
+    steps : int
+        Number of steps.
+    norm_share, center_share, moment_share, search_share : float
+        Parts of the budget (of ``1/sigma^2``) for the scale of the rows, their mean,
+        their second moments and all searches; the gradients get the rest.
+    """
+
+    feature_norm: float | None = None
+    steps: int = 30
+    norm_share: float = 0.01
+    center_share: float = 0.02
+    moment_share: float = 0.03
+    search_share: float = 0.05
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        _validate.at_least(1, steps=self.steps)
+        if self.feature_norm is not None:
+            _validate.positive(feature_norm=self.feature_norm)
+        shares = {
+            name: getattr(self, name)
+            for name in ("norm_share", "center_share", "moment_share", "search_share")
+        }
+        _validate.positive(**shares)
+        if sum(shares.values()) >= 1:
+            raise ValueError(
+                f"Expected shares that leave something for the gradients, got {shares},"
+                " which add up to one or more."
+            )
+
+    def build(self, problem: Problem) -> Auto:
+        """Return the method with its noise, solved for the budget."""
+        noise = noise_for_plan(
+            problem.budget, lambda z: self.with_noise(z, problem).schedule()
+        )
+        return self.with_noise(noise, problem)
+
+    def with_noise(self, noise: float, problem: Problem) -> Auto:
+        """Return the method with a given noise multiplier of the whole run."""
+        objective = problem.objective
+        few = objective.n_features <= MOST_FEATURES
+        shares = Shares(
+            norm=self.norm_share if self.feature_norm is None else 0.0,
+            center=self.center_share,
+            moments=self.moment_share if few else 0.0,
+            search=self.search_share,
+        )
+        rules = AutoRules(
+            noise=noise,
+            n_rows=problem.n_rows,
+            n_features=objective.n_features,
+            steps=self.steps,
+            shares=shares,
+            fit_intercept=objective.fit_intercept,
+        )
+        return Auto(objective=objective, rules=rules, feature_norm=self.feature_norm)

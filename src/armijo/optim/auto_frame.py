@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frame in which the automatic method works: centered rows of norm about one.
+
+A row x becomes ``z = ((x - center) / radius, constant)``; a weight vector of the frame
+is a linear model of x.  Slopes of the loss are limited to ``clip / ||z||``, so that no
+gradient is longer than ``clip``; the loss with limited slopes is convex again and is
+what the search compares.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from armijo.data.query import BoundedQuery, OuterProduct, Rows, row_norms
+from armijo.objectives.linear import LinearObjective
+from armijo.optim.centered_rows import CenteredRows
+from armijo.privacy.budget import FloatArray
+
+_MOST_SLOPE = 0.999  # a logistic slope of one is reached nowhere
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Frame:
+    """Public coordinates, from released values only.
+
+    Attributes
+    ----------
+    objective : LinearObjective
+        The losses.
+    center : array of shape (features,)
+        The released mean, zero without an intercept.
+    radius : float
+        The released root mean square distance from it.
+    constant, clip : float
+        Constant feature (zero without an intercept) and clip of a gradient.
+    """
+
+    objective: LinearObjective
+    center: FloatArray
+    radius: float
+    constant: float
+    clip: float
+
+    def model(self, point: Tensor) -> Tensor:
+        """Return weights of the frame as weights (and intercept) of the rows.
+
+        ``v.(x - m)/r + c v0 = (v/r).x + (c v0 - m.v/r)``.
+        """
+        d = self.objective.n_features
+        blocks = point.reshape(self.objective.outputs, -1)
+        weights = blocks[:, :d] / self.radius
+        if not self.objective.fit_intercept:
+            return weights.reshape(-1)
+        center = torch.from_numpy(np.asarray(self.center))
+        intercept = self.constant * blocks[:, d] - weights @ center
+        return torch.cat([weights, intercept[:, None]], dim=1).reshape(-1)
+
+    def gradient_sum(self, w: Tensor) -> BoundedQuery:
+        """Ask for the gradient sum of the limited losses, in units of ``clip``.
+
+        A contribution is ``slope z / clip``, which the gate clips to norm one: that is
+        the same as a slope of at most ``clip / ||z||``.
+        """
+
+        def contributions(rows: Rows) -> OuterProduct:
+            scores, y = self.here(rows, w)
+            slopes = self.objective.score_gradients(scores, y).numpy()
+            slopes = slopes / (self.clip * self.radius)
+            view = CenteredRows(rows.X, self.center)
+            return OuterProduct(slopes, view, self.constant * self.radius)
+
+        return BoundedQuery(contributions=contributions, bound=1.0)
+
+    def here(self, rows: Rows, w: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scores and labels, once for each batch and point."""
+        held = rows.cache.get("auto")
+        if held is None or held[0] is not w:
+            held = (w, self.objective.scores(w, rows.X), self._labels(rows))
+            rows.cache["auto"] = held
+        return held[1], held[2]
+
+    def _labels(self, rows: Rows) -> Tensor:
+        """Return the labels as the objective takes them."""
+        if rows.y is None:
+            raise ValueError("Expected labels, got none; a classifier needs y.")
+        dtype = torch.int64 if self.objective.loss == "softmax" else torch.float64
+        return torch.as_tensor(np.array(rows.y), dtype=dtype)
+
+    def limits(self, rows: Rows) -> FloatArray:
+        """Return the largest slope that each row may have, ``clip / ||z||``.
+
+        By ``|x - m|^2 = |x|^2 - 2 x.m + |m|^2``, without another pass over centered
+        rows: rounding may shift a limit, which no bound depends on.
+        """
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            product = np.asarray(rows.X @ self.center.astype(rows.X.dtype))
+            squares = row_norms(rows.X) ** 2 - 2.0 * product
+            squares += float(self.center @ self.center)
+            squares = np.maximum(squares, 0.0) / self.radius**2
+            limits = self.clip / np.sqrt(squares + self.constant**2)
+        return np.asarray(limits, dtype=np.float64)
+
+    def losses(self, scores: Tensor, y: Tensor, limits: FloatArray) -> Tensor:
+        """Return losses, continued by a line where the slope reaches its limit.
+
+        With more than two classes losses are as they are.
+        """
+        if self.objective.loss == "softmax":
+            return self.objective.losses(scores, y)
+        slope = torch.from_numpy(np.minimum(limits, _MOST_SLOPE))
+        margins = scores * y
+        kink = self._kink(slope)
+        ones = torch.ones_like(margins)
+        bent = self.objective.losses(torch.maximum(margins, kink), ones)
+        return bent + slope * torch.relu(kink - margins)
+
+    def _kink(self, slope: Tensor) -> Tensor:
+        """Return the margin below which the loss is steeper than ``slope``."""
+        if self.objective.loss == "logistic":
+            return torch.log(1 / slope - 1)
+        if self.objective.loss == "huber":
+            width = self.objective.huber_width
+            return 1 + width - 2 * width * slope
+        return torch.ones_like(slope)
+
+    def penalty(self, point: Tensor) -> float:
+        """Return ``l2/2`` times the squared weights of features of variance one.
+
+        Features are taken as scaled to mean variance one, the same for all: whatever
+        the unit of the table, the penalty is the same.  The intercept has none.
+        """
+        weights = self._weights(point)
+        return 0.5 * self.curvature * float((weights * weights).sum())
+
+    def penalty_gradient(self, point: Tensor) -> Tensor:
+        """Return the gradient of the penalty in the frame."""
+        return self.curvature * self._weights(point).reshape(-1)
+
+    @property
+    def curvature(self) -> float:
+        """The penalty's second derivative: variance one is radius root d."""
+        return self.objective.l2 / self.objective.n_features
+
+    def _weights(self, point: Tensor) -> Tensor:
+        """Return the point with its intercepts set to zero."""
+        blocks = point.reshape(self.objective.outputs, -1).clone()
+        blocks[:, self.objective.n_features :] = 0.0
+        return blocks

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the automatic method asks about the features before its first step.
+
+Three releases: how long rows are, their mean and mean square norm, and the second
+moments of the centered rows.  Each contributes at most one to the norm of its sum.
+"""
+
+import math
+
+import numpy as np
+import torch
+
+from armijo.data.query import BoundedQuery, ClippedTotal, OuterProduct, Rows, row_norms
+from armijo.optim.centered_rows import CenteredRows
+from armijo.privacy.budget import FloatArray
+
+OCTAVES = 20
+"""Norms are sought within so many doublings of the root of d, either way."""
+
+_PER_OCTAVE = 2
+_MIDDLE = OCTAVES * _PER_OCTAVE
+_BINS = 2 * _MIDDLE + 1
+FAR_PENALTY = 0.5
+"""Standard deviations a norm must win by for each doubling away from root d."""
+
+SURE = 3.5
+"""Standard deviations by which some count must stand out; else root d is taken."""
+
+RADIUS_ROOM = 2.0
+"""Standard deviations of noise that are added to the squared radius."""
+
+GRID = 1 << 12
+"""Rows are rounded to multiples of 1/GRID for the second moments."""
+
+_BLOCK = 1 << 18  # numbers in a block of rows
+
+
+def norm_histogram(n_features: int) -> BoundedQuery:
+    """Ask how many rows have which norm, in half octaves around the root of d.
+
+    A row adds one to one bin, or nothing: neighbors differ by at most one.  The sum
+    counts, so it is exact in floating point.
+    """
+
+    def contributions(rows: Rows) -> ClippedTotal:
+        norms = row_norms(rows.X)
+        norms = norms[np.isfinite(norms) & (norms > 0)] / math.sqrt(n_features)
+        places = np.ceil(_PER_OCTAVE * np.log2(norms)) + _MIDDLE
+        places = np.clip(places, 0, _BINS - 1).astype(np.int64)
+        counts = np.bincount(places, minlength=_BINS).astype(np.float64)
+        return ClippedTotal(torch.from_numpy(counts))
+
+    return BoundedQuery(contributions=contributions, bound=1.0)
+
+
+def chosen_norm(counts: FloatArray, noise: float, n_features: int) -> float:
+    """Return the upper end of the octave that holds most rows, by noisy counts.
+
+    Bins far from root d, where rows of features within one lie at most, must win by
+    more than noise would; where no count stands out the answer is root d.
+    """
+    windows = counts[1:] + counts[:-1]
+    ends = np.arange(1, _BINS) - _MIDDLE
+    far = np.abs(ends) / _PER_OCTAVE
+    gains = windows - FAR_PENALTY * noise * far
+    best = int(np.argmax(gains))
+    if gains[best] < SURE * noise:
+        return math.sqrt(n_features)
+    return math.sqrt(n_features) * 2.0 ** (float(ends[best]) / _PER_OCTAVE)
+
+
+def row_sum(norm: float) -> BoundedQuery:
+    """Ask for the sum of the rows, in units of ``norm``; the gate clips longer ones."""
+
+    def contributions(rows: Rows) -> OuterProduct:
+        return OuterProduct(np.full((rows.size, 1), 1 / norm), rows.X)
+
+    return BoundedQuery(contributions=contributions, bound=1.0)
+
+
+def square_sum(norm: float) -> BoundedQuery:
+    """Ask for the sum of squared norms, in units of ``norm`` squared."""
+
+    def contributions(rows: Rows) -> FloatArray:
+        with np.errstate(over="ignore", invalid="ignore"):
+            lengths = row_norms(rows.X) / norm
+            squares = np.where(lengths > 1, 1.0, lengths**2)
+        squares[~np.isfinite(lengths)] = np.nan  # such a row counts nowhere
+        return squares[:, None]
+
+    return BoundedQuery(contributions=contributions, bound=1.0)
+
+
+def shrunk_mean(noisy_mean: FloatArray, noise: float) -> FloatArray:
+    """Return the mean with the noise's part of its length taken away.
+
+    ``noise`` is the standard deviation of each coordinate (James and Stein 1961).
+    """
+    square = float(noisy_mean @ noisy_mean)
+    excess = noisy_mean.size * noise**2
+    return noisy_mean * max(0.0, 1 - excess / max(square, 1e-300))
+
+
+def radius(mean_square: float, center: FloatArray, norm: float, noise: float) -> float:
+    """Return the root mean square distance from the center, within [norm/10, norm].
+
+    ``E |x - m|^2 = E |x|^2 - |m|^2`` for the mean m.  ``noise`` is the standard
+    deviation of ``mean_square`` in units of ``norm`` squared and of each coordinate of
+    the mean in units of ``norm``.  A frame that is too small is worse than one that is
+    too large, since rows are long in it: ``RADIUS_ROOM`` standard deviations are added.
+    """
+    length = float(center @ center)
+    spread = noise * norm * math.sqrt(norm**2 + 4 * length)
+    square = mean_square - length + RADIUS_ROOM * spread
+    return math.sqrt(min(max(square, 0.01 * norm**2), norm**2))
+
+
+def second_moments(center: FloatArray, radius: float) -> BoundedQuery:
+    """Ask for the sum of ``u u^T`` over centered rows u, clipped to norm one.
+
+    ``||u u^T||_F = ||u||^2 <= 1`` is the sensitivity of the flat matrix.  Coordinates
+    are integers over ``GRID``: products and their sums are exact in float64 for up to
+    2**28 rows, whatever the order, and a row whose rounded norm exceeds one by float
+    error is left out, so the bound holds exactly.
+    """
+    # Rounding moves a row by at most sqrt(d)/2 steps of the grid.
+    room = max(1 - 0.5 * math.sqrt(center.size) / GRID, 0.0) * (1 - 1e-12)
+
+    def contributions(rows: Rows) -> ClippedTotal:
+        view = CenteredRows(rows.X, center)
+        d = center.size
+        total = np.zeros((d, d))
+        height = max(1, _BLOCK // d)
+        for start in range(0, rows.size, height):
+            block = _on_grid(view[start : start + height] / radius, room)
+            total += block.T @ block
+        return ClippedTotal(torch.from_numpy(total.ravel() / GRID**2))
+
+    return BoundedQuery(contributions=contributions, bound=1.0)
+
+
+def _on_grid(u: FloatArray, room: float) -> FloatArray:
+    """Return clipped rows as integers whose squares add up to GRID^2 at most."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        norms = row_norms(u)
+        factor = np.minimum(room / norms, room) * GRID
+        steps = np.rint(u * factor[:, None])
+        squares = np.einsum("ij,ij->i", steps, steps)
+    bad = ~(squares <= float(GRID) ** 2)  # also where it is no number
+    steps[bad] = 0.0
+    return np.asarray(steps)
