@@ -339,7 +339,9 @@ def test_extreme_numbers_end_in_an_answer_or_a_named_error(
 def test_a_search_that_costs_more_than_the_budget_leaves_no_noise_to_find(run):
     finished = run("calibrate", "--json", search_epsilon="50")
     assert finished.code == 2 and finished.out == ""
-    assert "epsilon 1" in finished.err and "lower the search budget" in finished.err
+    assert (
+        "epsilon 1" in finished.err and "lower the budget of the search" in finished.err
+    )
 
 
 def test_an_exhausted_budget_has_its_own_exit_code(monkeypatch, capsys):

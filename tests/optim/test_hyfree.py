@@ -59,6 +59,9 @@ class Answers:
     def noisy_sum(self, query, mechanism):
         return self.sums.pop(0)
 
+    def noisy_vector(self, query, mechanism):
+        return torch.from_numpy(self.sums.pop(0))
+
 
 def table():
     rng = np.random.default_rng(3)

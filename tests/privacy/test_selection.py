@@ -68,7 +68,7 @@ def generating_slope(choice: RepeatAndSelect, x: np.ndarray) -> np.ndarray:
 @settings(deadline=None, max_examples=40)
 @given(
     noise=st.floats(0.8, 8.0),
-    mean=st.floats(1.0, 40.0, exclude_min=True),
+    mean=st.floats(1.001, 40.0),  # nearer to one the law has no digits left
     shape=st.sampled_from([-0.5, *SHAPES]),
     order=st.sampled_from([1.5, 2.0, 4.0, 9.0]),
 )

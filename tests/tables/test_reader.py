@@ -124,7 +124,9 @@ def test_other_endings_are_refused(tmp_path):
         read_table(write(tmp_path, "a,b\n1,2\n", "t.xlsx"))
 
 
-@pytest.mark.parametrize("content", [b"junk", gzip.compress(b"a,b\n1,2\n", mtime=0)[:-9]])
+@pytest.mark.parametrize(
+    "content", [b"junk", gzip.compress(b"a,b\n1,2\n", mtime=0)[:-9]]
+)
 def test_a_broken_gzip_file_is_refused(tmp_path, content):
     with pytest.raises(TableError, match="gzip"):
         read_table(write(tmp_path, content, "t.csv.gz"))

@@ -38,7 +38,7 @@ def _listed(value: Any) -> Any:
         return {"tensor": value.tolist()}
     if isinstance(value, dict):
         return {"direction": value["direction"].tolist(), **_without_vector(value)}
-    return list(value) if isinstance(value, tuple) else value
+    return [_listed(one) for one in value] if isinstance(value, tuple) else value
 
 
 def _without_vector(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def _unlisted(value: Any) -> Any:
         return _vector(value["tensor"])
     if isinstance(value, dict) and "direction" in value:
         return {**value, "direction": _vector(value["direction"])}
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(map(_unlisted, value)) if isinstance(value, list) else value
 
 
 def state_to_values(state: State) -> dict[str, Any]:
@@ -96,11 +96,12 @@ def _built(value: Any) -> Any:
             raise ValueError(f"a field holds {sorted(value)}")
         vector, energy = value["direction"], float(value["noise_energy"])
         return Direction(vector=_built(vector), noise_energy=energy)
+    if isinstance(value, tuple):
+        return tuple(map(_built, value))
     if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
         raise ValueError("a vector is not a list of finite numbers")
-    for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, float):
-            _validate.finite(value=number)
+    if isinstance(value, float):
+        _validate.finite(value=value)
     return value
 
 

@@ -229,6 +229,22 @@ def test_a_weight_used_outside_of_its_layer_is_noticed(also_inside):
     assert_exact(Outside(also_inside), (reals(4), targets()), recorded=False)
 
 
+def test_a_use_outside_that_begins_after_the_trial_is_noticed():
+    class Later(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.late = nn.Linear(4, 3), False
+
+        def forward(self, x):
+            y = self.layer(x)
+            return y + functional.linear(x, self.layer.weight) if self.late else y
+
+    model, batch = Later(), (reals(4), targets())
+    assert_exact(model, batch)
+    model.late = True
+    assert_exact(model, batch, recorded=False)
+
+
 def test_activations_changed_in_place():
     model = nn.Sequential(
         nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 5), nn.SiLU(inplace=True)
