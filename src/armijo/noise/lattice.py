@@ -7,7 +7,6 @@ from fractions import Fraction
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from armijo import _validate
@@ -265,9 +264,8 @@ def _box_muller(size: int, bits: BitSource) -> NDArray[np.float64]:
     words = bits.uint64(pairs + -(-pairs // 2))
     radius = np.sqrt(-2.0 * np.log((words[:pairs] + 0.5) * 2.0**-WORD))
     turns = words[pairs:].astype("<u8").view("<i4")[:pairs]
-    angle = torch.from_numpy(turns.astype(np.float32) * np.float32(math.pi * 2.0**-31))
-    across, along = angle.cos().numpy(), angle.sin().numpy()
-    return np.concatenate((radius * across, radius * along))[:size]
+    angle = turns.astype(np.float32) * np.float32(math.pi * 2.0**-31)
+    return np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))[:size]
 
 
 def _checked_scale(scale: int, size: int) -> int:
