@@ -2,6 +2,7 @@
 """Every sum of the automatic method: one row moves it by its bound at most."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,6 +88,18 @@ class TestSensitivity:
         points = ThreePoints(frame=here, sizes=FACTORS, rms_score=0.3)
         query = points.query(model, here.model(0.5 * point))
         assert moved(query, X, y) <= math.sqrt(3)
+
+    def test_a_class_that_does_not_exist_stops_nothing(self):
+        """A row may not decide whether a run that is paid for goes on."""
+        objective = LinearObjective(loss="softmax", n_features=D, n_classes=3)
+        here = replace(frame(), objective=objective)
+        model = here.model(torch.arange(objective.size, dtype=torch.float64))
+        points = ThreePoints(frame=here, sizes=FACTORS, rms_score=0.3)
+        bad, mapped = [0.0, 1.0, -1.0, 3.0, math.nan, math.inf], [0, 1, 0, 0, 0, 0]
+        X = np.random.default_rng(4).normal(size=(6, D))
+        for query in (here.gradient_sum(model), points.query(model, 0.5 * model)):
+            found = total(query, X, np.array(bad))
+            assert found.tolist() == total(query, X, np.array(mapped)).tolist()
 
 
 class TestExactness:

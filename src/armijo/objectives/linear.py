@@ -111,7 +111,7 @@ class LinearObjective:
 
         def contributions(rows: Rows) -> OuterProduct:
             scores = self._scores_at(rows, w)
-            coefficients = self.score_gradients(scores, self._labels(rows))
+            coefficients = self.score_gradients(scores, self.labels(rows))
             constant = float(self.fit_intercept)
             return OuterProduct(coefficients.numpy(), rows.X, constant)
 
@@ -125,7 +125,7 @@ class LinearObjective:
 
         def contributions(rows: Rows) -> OuterProduct:
             scores = self._scores_at(rows, w)
-            raw = self.score_gradients(scores, self._labels(rows)).numpy()
+            raw = self.score_gradients(scores, self.labels(rows)).numpy()
             constant = float(self.fit_intercept)
             with np.errstate(over="ignore", invalid="ignore"):
                 features = np.sqrt(row_norms(rows.X) ** 2 + constant)
@@ -154,7 +154,7 @@ class LinearObjective:
         self, rows: Rows, w: Tensor, step: Tensor, sizes: Sequence[float], clip: float
     ) -> list[Tensor]:
         """Return the losses at ``w - size step`` for each size, within [0, clip]."""
-        y = self._labels(rows)
+        y = self.labels(rows)
         here, _ = _remember(rows, "here", w, lambda: self._here(rows, w))
         along = _remember(
             rows, "along", step, lambda: self._signed(self.scores(step, rows.X), y)
@@ -166,7 +166,7 @@ class LinearObjective:
         """Ask for the number of rows whose class is predicted, as a vector of one."""
 
         def contributions(rows: Rows) -> FloatArray:
-            scores, y = self._scores_at(rows, w), self._labels(rows)
+            scores, y = self._scores_at(rows, w), self.labels(rows)
             if self.loss == "softmax":
                 right = scores.argmax(dim=1) == y
             else:
@@ -193,7 +193,7 @@ class LinearObjective:
         """
 
         def contributions(rows: Rows) -> FloatArray:
-            y = self._labels(rows)
+            y = self.labels(rows)
             here, before = _remember(rows, "here", w, lambda: self._here(rows, w))
             along = _remember(
                 rows, "along", step, lambda: self._signed(self.scores(step, rows.X), y)
@@ -262,7 +262,7 @@ class LinearObjective:
         middle = 0.5 * (penalties.min() + penalties.max())
 
         def contributions(rows: Rows) -> FloatArray:
-            y, scores = self._labels(rows), self._scores_at(rows, w)
+            y, scores = self.labels(rows), self._scores_at(rows, w)
             found = np.empty((rows.size, len(penalties)), order="F")
             found[:] = (middle - penalties) * (2 / spread)
             for j, (where, x) in enumerate(self._columns(rows)):
@@ -287,7 +287,7 @@ class LinearObjective:
 
     def _values(self, points: Tensor, penalties: FloatArray, rows: Rows) -> FloatArray:
         """Return loss plus penalty of each row at each point."""
-        y, weights = self._labels(rows), points.numpy()
+        y, weights = self.labels(rows), points.numpy()
         values = np.empty((rows.size, len(points)), order="F")
         for start in range(0, len(points), _POINTS):
             part = slice(start, start + _POINTS)
@@ -300,7 +300,7 @@ class LinearObjective:
 
     def _here(self, rows: Rows, w: Tensor) -> tuple[Tensor, Tensor]:
         """Return margins or scores of the batch at ``w`` and their losses."""
-        y = self._labels(rows)
+        y = self.labels(rows)
         here = self._signed(self._scores_at(rows, w), y)
         return here, self._losses_of(here, y)
 
@@ -317,8 +317,8 @@ class LinearObjective:
         """Return ``l2 w``."""
         return self.l2 * w
 
-    def _labels(self, rows: Rows) -> Tensor:
-        """Return the labels as a tensor."""
+    def labels(self, rows: Rows) -> Tensor:
+        """Return the labels of a batch as the losses take them, once for each batch."""
         dtype = torch.int64 if self.loss == "softmax" else torch.float64
         if rows.y is None:
             raise ValueError("Expected labels, got none; a classifier needs y.")

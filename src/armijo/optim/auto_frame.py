@@ -77,16 +77,9 @@ class Frame:
         """Return scores and labels, once for each batch and point."""
         held = rows.cache.get("auto")
         if held is None or held[0] is not w:
-            held = (w, self.objective.scores(w, rows.X), self._labels(rows))
+            held = (w, self.objective.scores(w, rows.X), self.objective.labels(rows))
             rows.cache["auto"] = held
         return held[1], held[2]
-
-    def _labels(self, rows: Rows) -> Tensor:
-        """Return the labels as the objective takes them."""
-        if rows.y is None:
-            raise ValueError("Expected labels, got none; a classifier needs y.")
-        dtype = torch.int64 if self.objective.loss == "softmax" else torch.float64
-        return torch.as_tensor(np.array(rows.y), dtype=dtype)
 
     def limits(self, rows: Rows) -> FloatArray:
         """Return the largest slope that each row may have, ``clip / ||z||``.
