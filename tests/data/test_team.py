@@ -1,12 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run in one process: its own sums, its own noise, its own decisions."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.team import Alone, ProcessTeam, number_total, vector_total
 from armijo.errors import ArmijoError
+from armijo.privacy.filter import PrivacyFilter
+from armijo.privacy.mechanisms import Mechanism
+from tests.data.gate_doubles import (
+    BUDGET,
+    CHOICE,
+    GRADIENT,
+    PERTURBATION,
+    SEARCH,
+    X3,
+    SpyRandomness,
+    features,
+    level,
+    spied,
+)
 
 
 def test_alone_leads_and_totals_are_its_own():
@@ -44,3 +61,48 @@ def test_what_fails_alone_is_raised_as_it_is():
 def test_several_processes_must_be_initialized():
     with pytest.raises(ArmijoError, match=r"torchrun.*init_process_group"):
         ProcessTeam()
+
+
+class Several:
+    """Not alone to the gate, though nobody else is there."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(Alone(), name)
+
+
+def shared(events: list[str]) -> PrivateDataset:
+    return PrivateDataset(
+        spied(X3, events),
+        n_rows=3,
+        accountant=PrivacyFilter(BUDGET),
+        randomness=SpyRandomness(events),
+        team=Several(),
+    )
+
+
+@pytest.mark.parametrize("part", [CHOICE, PERTURBATION])
+def test_what_needs_all_rows_in_one_process_is_refused_before_it_is_paid(
+    part: Mechanism,
+) -> None:
+    events: list[str] = []
+    data = shared(events)
+    with pytest.raises(ValueError, match=r"one process.*torchrun.*Nothing was spent"):
+        data.open(BatchPlan(mechanisms=(GRADIENT, part), rate=0.5))
+    assert data.accountant.n_charges == 0 and events == []
+
+
+def test_sums_and_searches_are_for_several_processes() -> None:
+    data = shared([])
+    batch = data.open(BatchPlan(mechanisms=(GRADIENT, SEARCH)))
+    assert batch.noisy_sum(features(), GRADIENT).shape == (2,)
+    assert batch.first_above([level(1e6)], SEARCH) == 0
+    assert data.accountant.n_charges == 1
+
+
+def test_a_gaussian_that_was_paid_for_a_sum_perturbs_no_output_of_a_shard() -> None:
+    seen: list[Any] = []
+    for ask in ("noisy_output", "release"):
+        batch = shared([]).open(BatchPlan(mechanisms=(GRADIENT,)))
+        with pytest.raises(ValueError, match=r"one process.*stays charged"):
+            getattr(batch, ask)(lambda *given: seen.append(given), GRADIENT)
+    assert seen == []

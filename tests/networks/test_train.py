@@ -100,8 +100,10 @@ class TestGate:
         next(steps)
         pairs.length -= 1
         pairs.events.clear()
-        with pytest.raises(ValueError, match=f"got {ROWS - 1} rows after {ROWS}"):
+        with pytest.raises(ValueError, match="unchanged length") as error:
             next(steps)
+        # How many rows there are is private.
+        assert not any(mark.isdigit() for mark in str(error.value))
         assert training.accountant.n_charges == 1 and pairs.events == []
 
     @every_method

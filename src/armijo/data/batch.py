@@ -211,7 +211,6 @@ class PrivateBatch:
         self._check(mechanism, NoisyMax)
         _refuse_excess(self._moves * query.bound, mechanism.sensitivity)
         self._unused.remove(mechanism)
-        self._refuse_team("a selection")
         sums = fixed_point.number_sums(query.contributions(self._rows), query.bound)
         best = max(sums)
         # exp(epsilon u / (2 sensitivity)) with u in steps of bound / STEPS.
@@ -254,11 +253,16 @@ class PrivateBatch:
         return algorithm(self._rows, self._randomness)
 
     def _refuse_team(self, what: str) -> None:
-        """Refuse what needs all rows in one process."""
+        """Refuse what needs all rows in one process.
+
+        The gate refuses most of it by the type of its mechanism; a Gaussian might have
+        been meant for a sum.
+        """
         if not isinstance(self._team, Alone):
             raise ValueError(
                 f"Expected one process for {what}, got several; run it without "
-                "torchrun, or use a method that sums over rows."
+                "torchrun, or use a method that sums over rows. The batch stays "
+                "charged."
             )
 
 

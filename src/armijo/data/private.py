@@ -97,6 +97,8 @@ class PrivateDataset:
         if self._relation is Neighboring.REPLACE_ONE:
             _refuse_replace_one(plan)
         _refuse_unsampleable(plan)
+        if not isinstance(self._team, Alone):
+            _refuse_apart(plan)
         self._refuse_changed_length()
         self._charge(plan, label)
         rows = self._sample(plan.rate)
@@ -131,11 +133,14 @@ class PrivateDataset:
             self.accountant.charge(plan.mechanism, label=label)
 
     def _refuse_changed_length(self) -> None:
-        """Refuse rows that grew or shrank since the promise was made for them."""
+        """Refuse rows that grew or shrank since the promise was made for them.
+
+        How many there are is private: no number is named.
+        """
         if len(self._source) != self._length:
             raise ValueError(
-                f"Expected a dataset of unchanged length, got {len(self._source)} rows "
-                f"after {self._length}; finish changing it before the run. Nothing was "
+                "Expected a dataset of unchanged length, got another number of rows "
+                "than at the start; finish changing it before the run. Nothing was "
                 "spent by this request."
             )
 
@@ -181,6 +186,17 @@ def _refuse_replace_one(plan: BatchPlan) -> None:
             "amplification and AboveThreshold are proved for one row more or less. "
             "Use all rows (rate 1) and no search."
         )
+
+
+def _refuse_apart(plan: BatchPlan) -> None:
+    """Refuse what needs all rows in one process, before it is paid for."""
+    for part in plan.mechanisms:
+        if not isinstance(part, Gaussian | AboveThreshold):
+            raise ValueError(
+                f"Expected one process for {part!r}, got several: only sums over rows "
+                "and searches add up between processes. Run it without torchrun, or "
+                "use another method. Nothing was spent."
+            )
 
 
 def _refuse_unsampleable(plan: BatchPlan) -> None:
