@@ -74,8 +74,42 @@ def test_zeros_keep_shapes_and_types_only():
         assert b.shape == (2,) and b.dtype == Y.dtype
         assert targets.dtype == torch.float64
         assert not a.any() and not b.any() and not targets.any()
-    one, _ = TensorRows(X[:1], Y[:1]).zeros()
-    assert one.shape == (1, 2)
+
+
+@pytest.mark.parametrize("size", [0, 1, 6])
+def test_zeros_do_not_depend_on_the_number_of_examples(size):
+    for source in both(X[:size], Y[:size])[: 2 if size else 1]:
+        inputs, targets = source.zeros()
+        assert inputs.shape == (2, 2) and targets.shape == (2,)
+
+
+DONE: list[str] = []
+
+
+class Untouched(torch.Tensor):
+    """A tensor that writes down what is done with it."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        DONE.append(getattr(func, "__name__", str(func)))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_zeros_read_no_row_of_tensors_and_one_of_a_dataset():
+    source = TensorRows(X.as_subclass(Untouched), Y.as_subclass(Untouched))
+    DONE.clear()
+    source.zeros()
+    assert set(DONE) == {"__get__"}  # of shape, type and device
+    source.take(np.array([0]))
+    assert "__getitem__" in DONE
+    pairs = Pairs(X, Y)
+    DatasetRows(pairs).zeros()
+    assert pairs.events == [0]
+
+
+def test_zeros_are_on_the_device():
+    for source in both(device="meta"):
+        assert {one.device.type for one in source.zeros()} == {"meta"}
 
 
 def test_the_length_of_a_dataset_is_read_anew():

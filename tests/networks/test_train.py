@@ -57,7 +57,7 @@ class TestGate:
     def test_each_batch_is_paid_before_an_example_is_read(self, name):
         events: list[Any] = []
         training = prepared(method=name, dataset=Pairs(*examples(), events), seed=2)
-        assert events == [0, 1]  # shapes; values are dropped
+        assert events == [0]  # shapes; values are dropped
         events.clear()
         for number, _ in enumerate(spied(training, events), start=1):
             assert events[0] == "charge"
@@ -272,7 +272,7 @@ class TestRefused:
         pairs = Pairs(*examples())
         with pytest.raises(BudgetExceeded, match=rf"{STEPS} charges.*Nothing more"):
             prepared(dataset=pairs, **given)
-        assert pairs.events == [0, 1]
+        assert pairs.events == [0]
         assert len(read_ledger(given["ledger"]).charges) == STEPS
 
 
@@ -305,12 +305,13 @@ class TestDefaults:
         assert training._objective.device == torch.device("cpu")
 
     def test_examples_go_where_the_model_is(self):
+        """Another device that every machine has: one that nothing can leave.
+
+        Left there, the examples would meet the model with another message of torch.
+        """
         elsewhere = tuple(one.to("meta") for one in examples())
-        training = prepared(method="sgd")
-        with pytest.raises((NotImplementedError, RuntimeError), match=r"meta|copy"):
+        with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
             prepared(dataset=Pairs(*elsewhere), method="sgd")
-        inputs, _ = training._data._source.take(None)
-        assert inputs.device == torch.device("cpu")
 
 
 class TestRecords:

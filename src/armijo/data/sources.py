@@ -4,6 +4,7 @@
 A source hands out rows by number to the gate and to nobody else.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,7 +36,7 @@ class ExampleSource(RowSource, Protocol):
     """Rows for a module, whose shapes can be had without their values."""
 
     def zeros(self) -> tuple[Any, Any]:
-        """Return two examples of zeros, in the shapes of the real ones."""
+        """Return two examples of zeros, in the shapes and types of the real ones."""
         ...
 
 
@@ -99,19 +100,24 @@ class TensorRows:
     def take(self, index: Index) -> tuple[Any, Any]:
         """Return inputs and targets on the device."""
         where = None if index is None else torch.from_numpy(index)
-        found = [
-            tuple(self._moved(one if where is None else one[where]) for one in group)
-            for group in self._tensors
-        ]
-        first, second = (
-            group[0] if single else group
-            for group, single in zip(found, self._single, strict=True)
-        )
-        return first, second
+        return self._each(lambda one: self._moved(one if where is None else one[where]))
 
     def zeros(self) -> tuple[Any, Any]:
-        """Return two examples of zeros, in the shapes of the real ones."""
-        return _zeros(self.take(np.arange(min(2, self._size))))
+        """Return two examples of zeros, from shapes and types: no row is read."""
+
+        def two(one: Tensor) -> Tensor:
+            device = one.device if self._device is None else self._device
+            return torch.zeros(2, *one.shape[1:], dtype=one.dtype, device=device)
+
+        return self._each(two)
+
+    def _each(self, make: Callable[[Tensor], Tensor]) -> tuple[Any, Any]:
+        """Return what is made of inputs and targets, a single tensor as itself."""
+        first, second = (
+            make(group[0]) if single else tuple(make(one) for one in group)
+            for group, single in zip(self._tensors, self._single, strict=True)
+        )
+        return first, second
 
     def refuse_not_finite(self) -> None:
         """Refuse numbers that are none before anything is spent."""
@@ -147,8 +153,9 @@ class DatasetRows:
         return source.take(None if numbers else np.zeros(0, dtype=np.int64))
 
     def zeros(self) -> tuple[Any, Any]:
-        """Return two examples of zeros, in the shapes of the real ones."""
-        return _zeros(self.take(np.arange(min(2, len(self)))))
+        """Return two examples of zeros; the first example is read for its shapes."""
+        first = self.take(np.zeros(1, dtype=np.int64))
+        return TensorRows(*first).zeros()
 
     def _pair(self, number: int) -> Any:
         """Return one example, refusing what is no pair."""
@@ -177,14 +184,3 @@ def _tuple(tensors: Any) -> tuple[Tensor, ...]:
 def _frozen(collated: Any) -> Any:
     """Return what the collation made of several inputs as a tuple."""
     return tuple(collated) if isinstance(collated, list) else collated
-
-
-def _zeros(examples: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Keep shapes and types of examples and nothing else."""
-    first, second = (
-        torch.zeros_like(group)
-        if isinstance(group, Tensor)
-        else tuple(torch.zeros_like(one) for one in group)
-        for group in examples
-    )
-    return first, second
