@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The planned accountant: tighter than a filter, and only what was planned."""
 
+import functools
 import itertools
 import json
 import math
@@ -280,6 +281,39 @@ def test_another_order_costs_the_same_and_no_kind_more_than_planned():
     assert snapshot(watch) == before
     watch.charge(FIRST)
     assert watch.epsilon_spent() == watch.planned_epsilon
+
+
+def hockey_stick(p: np.ndarray, q: np.ndarray, factor: float) -> float:
+    """Delta of two finite laws where ``factor`` is the exponential of epsilon."""
+    return float(np.maximum(p - factor * q, 0).sum())
+
+
+def worst_order(pairs: tuple[tuple[np.ndarray, np.ndarray], ...], factor: float):
+    """Delta of the best adversary, who chooses what is next after every answer."""
+    values = [max(1 - factor, 0.0)]  # it stops here
+    for k, (p, q) in enumerate(pairs):
+        rest = pairs[:k] + pairs[k + 1 :]
+        answers = zip(p, q, strict=True)
+        values.append(sum(a * worst_order(rest, factor * b / a) for a, b in answers))
+    return max(values)
+
+
+laws = st.lists(st.floats(0.01, 1.0), min_size=2, max_size=2).map(
+    lambda weights: np.array(weights) / sum(weights)
+)
+
+
+@given(
+    pairs=st.lists(st.tuples(laws, laws), min_size=1, max_size=3).map(tuple),
+    factor=st.floats(0.0, 5.0),
+)
+def test_no_order_chosen_by_the_answers_is_worse_than_the_product(pairs, factor):
+    """See docs/proofs.md, planned charges in any order."""
+    first, second = (
+        functools.reduce(np.outer, side).ravel() for side in zip(*pairs, strict=True)
+    )
+    expected = hockey_stick(first, second, factor)
+    assert worst_order(pairs, factor) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 def test_what_a_ledger_holds_counts_by_kind(tmp_path):
