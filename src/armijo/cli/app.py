@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from armijo.cli import account, datasets, demo, tables
+from armijo.cli import account, datasets, demo, reproduce, tables
 from armijo.cli.output import fail
 from armijo.errors import ArmijoError, BudgetExceeded
 
@@ -27,6 +27,7 @@ app.command("methods")(tables.methods)
 app.command("predict")(tables.predict)
 app.command("show")(tables.show)
 app.command("demo")(demo.demo)
+app.command("reproduce")(reproduce.reproduce)
 app.add_typer(datasets.app, name="datasets")
 
 

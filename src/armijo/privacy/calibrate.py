@@ -4,6 +4,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -64,6 +65,7 @@ def _filter_epsilon(step: Mechanism, steps: int, delta: float) -> float:
     return smallest_epsilon(lambda orders: steps * step.rdp(orders), delta)
 
 
+@lru_cache(maxsize=256)
 def noise_multiplier_for(
     budget: Budget,
     *,

@@ -2,7 +2,8 @@
 """The planned accountant: every charge is fixed in advance, so the bound is tighter.
 
 When all mechanisms and their number are settled before the first row is read, ordinary
-composition applies: no order has to be fixed, and for Gaussian and Laplace noise the
+composition applies in any order of the charges, even one that is chosen during the run
+(docs/proofs.md, "Planned charges in any order"), and for Gaussian and Laplace noise the
 privacy loss distribution (PLD, through ``dp-accounting``) replaces the Renyi curve.
 Several Gaussians on one batch are together one Gaussian: 1/sigma^2 adds up (adaptive
 Gaussian-DP composition, Dong, Roth and Su 2022), and Poisson sampling amplifies that
@@ -12,6 +13,7 @@ one mechanism.
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 import dp_accounting as dpa
 import numpy as np
@@ -87,19 +89,28 @@ def planned_epsilon(
     up, so a larger ``coarseness`` is faster and looser but always valid.
     """
     _validate.open_unit(delta=delta)
+    return _epsilon_of(tuple(plan), delta, coarseness)
+
+
+# Repeated fits of one table, or of one plan's folds, ask for the same number again.
+@lru_cache(maxsize=256)
+def _epsilon_of(
+    plan: tuple[tuple[Mechanism, int], ...], delta: float, coarseness: float
+) -> tuple[float, str]:
+    """Return what :func:`planned_epsilon` promises."""
     profile = _own_profile(plan)
     if profile is not None:
         return _profile_epsilon(profile, delta), "planned-profile"
-    plan = _on_all_rows_as_one(merged(plan))
-    by_rdp = _rdp_epsilon(plan, delta)
-    events = [_event(mechanism) for mechanism, _ in plan]
+    folded = _on_all_rows_as_one(merged(plan))
+    by_rdp = _rdp_epsilon(folded, delta)
+    events = [_event(mechanism) for mechanism, _ in folded]
     if None in events or not _SMALLEST_PLD < by_rdp < _LARGEST_PLD:
         return by_rdp, "planned-rdp"
     # In proportion to epsilon, so that rounding the loss up stays below 0.1 % of it.
     width = coarseness * min(1e-4, max(by_rdp * 1e-4, 1e-7))
     accountant = PLDAccountant(value_discretization_interval=width)
     try:
-        for event, (_, count) in zip(events, plan, strict=True):
+        for event, (_, count) in zip(events, folded, strict=True):
             accountant.compose(event, count)
         return min(float(accountant.get_epsilon(delta)), by_rdp), "planned-pld"
     except (OverflowError, MemoryError):  # noise or steps beyond its grid
@@ -187,8 +198,8 @@ class PlannedAccountant(Accountant):
         The preset promise.
     plan : sequence of (mechanism, count)
         All accesses.  A run may stop early; it may not do more, or anything else.
-        Their order does not matter: losses of a composition add up in any order, and
-        one that is left out only helps.
+        Their order does not matter and may be chosen by what was released; an access
+        that is left out only helps (docs/proofs.md).
     relation : Neighboring, default=ADD_REMOVE
         The neighboring relation.
     insecure_deterministic : bool, default=False

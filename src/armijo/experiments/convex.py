@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One cell of a convex experiment: fit a fold, measure on both of its sides."""
+
+import time
+import warnings
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from armijo import datasets
+from armijo.data.query import Matrix, clipped_rows
+from armijo.errors import BudgetExceeded, PrivacyLeakWarning
+from armijo.estimators.solve import Solution, solve
+from armijo.experiments.spec import Cell, Experiment, Line
+from armijo.experiments.stand_ins import table_like
+from armijo.objectives.linear import LinearObjective
+from armijo.privacy.budget import Budget
+
+FOLDS = 10
+L2 = 1e-3
+
+
+@lru_cache(maxsize=4)
+def _table(name: str, rows: int | None, stand_in: bool) -> tuple[Matrix, Any]:
+    """Return features and labels -1, +1."""
+    data = table_like(name, rows) if stand_in else datasets.load(name)
+    return data.X[:rows], 2.0 * data.y[:rows] - 1.0
+
+
+@lru_cache(maxsize=2)
+def _fold(name: str, rows: int | None, stand_in: bool, number: int) -> tuple[Any, ...]:
+    """Return the two sides of a fold, copied once for all its cells."""
+    X, y = _table(name, rows, stand_in)
+    train, test = datasets.folds(len(y), FOLDS, seed=0)[number]
+    return X[train], y[train], X[test], y[test]
+
+
+def run_convex(
+    experiment: Experiment, cell: Cell, options: Mapping[str, Any], *, stand_in: bool
+) -> list[dict[str, Any]]:
+    """Fit one cell and return its row.
+
+    The tables are public, so the runs are seeded; accounting and noise are those of a
+    private run.  The objective is unclipped, with the penalty, on the training side
+    (``hinge`` for every line of an SVM figure).
+    """
+    X, y, X_test, y_test = _fold(cell.dataset, experiment.rows, stand_in, cell.fold)
+    line = experiment.line(cell.line)
+    begun = time.process_time()
+    found = _solve(experiment, cell, line, options, X, y)
+    seconds = time.process_time() - begun
+    records = () if found is None else found.records
+    w = np.zeros(X.shape[1] + 1) if found is None else found.w
+    bound = None if found is None else found.row_bound
+    accuracy = np.mean((_margins(w, X_test, bound) >= 0) == (y_test > 0))
+    gradients = 0 if found is None else found.gradient_evaluations
+    return [
+        {
+            "accuracy": round(float(accuracy), 5),
+            "objective": round(_objective(cell.model, w, X, y, bound), 5),
+            "gradients": gradients,
+            "objectives": 0 if found is None else found.objective_evaluations,
+            "batches": len(records),
+            "updates": sum(r.step_size is None or r.step_size > 0 for r in records),
+            "seconds": round(seconds, 3),
+        }
+    ]
+
+
+def _solve(
+    experiment: Experiment,
+    cell: Cell,
+    line: Line,
+    options: Mapping[str, Any],
+    X: Matrix,
+    y: Any,
+) -> Solution | None:
+    """Run the method; None if its budget does not pay for one step."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyLeakWarning)
+        try:
+            return solve(
+                X,
+                y,
+                method=line.method,
+                budget=Budget(epsilon=cell.epsilon, delta=experiment.delta),
+                loss="hinge" if cell.model == "svm" else "logistic",
+                options=options,
+                n_rows=X.shape[0],
+                l2=L2,
+                max_batches=None if line.once else experiment.max_batches,
+                accounting=line.accounting,
+                seed=cell.seed(),
+            )
+        except BudgetExceeded:
+            return None
+
+
+def _margins(w: Any, X: Matrix, row_bound: float | None) -> Any:
+    """Return the scores of rows, scaled as the model wants them."""
+    return clipped_rows(X, row_bound) @ w[:-1] + w[-1]
+
+
+def _objective(model: str, w: Any, X: Matrix, y: Any, row_bound: float | None) -> float:
+    """Return the mean loss plus the penalty."""
+    objective = LinearObjective(
+        loss="hinge" if model == "svm" else "logistic", n_features=X.shape[1], l2=L2
+    )
+    scores = torch.from_numpy(np.asarray(_margins(w, X, row_bound)))
+    losses = objective.losses(scores, torch.from_numpy(y))
+    return float(losses.mean()) + objective.penalty(torch.from_numpy(w))

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One cell of a network experiment: train, and write down the curve."""
+
+import math
+import time
+import warnings
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from armijo import datasets
+from armijo.errors import PrivacyLeakWarning
+from armijo.experiments.spec import Cell, Experiment
+from armijo.experiments.stand_ins import images_like
+from armijo.networks import models
+from armijo.networks.progress import evaluating
+from armijo.networks.train import Training, train
+from armijo.objectives.ghost.parameters import flat_parameters
+from armijo.privacy.budget import Budget
+from armijo.privacy.calibrate import epsilon_of
+from armijo.privacy.mechanisms import Mechanism
+from armijo.privacy.paper import ORDERS, printed_epsilon
+from armijo.privacy.subsampling import Subsampled
+
+Images = tuple[Tensor, Tensor, Tensor, Tensor]
+_CHUNK = 1_000
+_MEASURED = 5_000  # training images by which the objective is measured
+
+
+@lru_cache(maxsize=1)
+def _images(name: str, rows: int | None, stand_in: bool) -> Images:
+    """Return training and test images with their labels."""
+    if stand_in:
+        parts = images_like(name, rows)
+    else:
+        kept, test = datasets.load(name).published_split()
+        parts = (kept.X[:rows], kept.y[:rows], test.X, test.y)
+    return tuple(torch.from_numpy(part) for part in parts)  # type: ignore[return-value]
+
+
+def run_network(
+    experiment: Experiment, cell: Cell, options: Mapping[str, Any], *, stand_in: bool
+) -> list[dict[str, Any]]:
+    """Train one cell and return a row for every evaluation.
+
+    ``spent`` is the sound epsilon of the steps so far, ``printed`` the label that the
+    paper's formulas would put on them.
+    """
+    X, y, X_test, y_test = _images(cell.dataset, experiment.rows, stand_in)
+    torch.manual_seed(cell.seed())
+    model = getattr(models, cell.model)()
+    begun = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyLeakWarning)
+        run = train(
+            model,
+            nn.CrossEntropyLoss(reduction="none"),
+            (X, y),
+            Budget(epsilon=cell.epsilon, delta=experiment.delta),
+            method=experiment.line(cell.line).method,
+            rate=experiment.rate,
+            steps=experiment.steps,
+            n_rows=len(y),
+            options=options,
+            seed=cell.seed(),
+        )
+        return _curve(experiment, run, model, (X, y, X_test, y_test), begun)
+
+
+def _curve(
+    experiment: Experiment, run: Training, model: nn.Module, data: Images, begun: float
+) -> list[dict[str, Any]]:
+    """Make the steps and measure every so many of them."""
+    X, y, X_test, y_test = data
+    step = run.method.plan(run.method.init(flat_parameters(model))).mechanism
+    rows: list[dict[str, Any]] = []
+    for number, record in enumerate(run, start=1):
+        if number % experiment.evaluate_every and number != experiment.steps:
+            continue
+        seconds = time.process_time() - begun
+        accuracy, _ = _measured(model, X_test, y_test)
+        _, objective = _measured(model, X[:_MEASURED], y[:_MEASURED])
+        spent, printed = _epsilons(step, number, experiment.delta)
+        rows.append(
+            {
+                "iteration": number,
+                "accuracy": round(accuracy, 5),
+                "objective": round(objective, 5),
+                "spent": spent,
+                "printed": printed,
+                "step_size": record.step_size,
+                "seconds": round(seconds, 3),
+            }
+        )
+    return rows
+
+
+@lru_cache(maxsize=256)
+def _epsilons(
+    step: Mechanism, steps: int, delta: float
+) -> tuple[float | None, float | None]:
+    """Return the sound epsilon of so many steps, and the printed label."""
+    if not isinstance(step, Subsampled) or not math.isfinite(step.rdp(ORDERS[:1])[0]):
+        return None, None
+    sound, _ = epsilon_of(step, steps, delta)
+    return round(sound, 5), round(printed_epsilon(step, steps, delta), 5)
+
+
+@torch.no_grad()
+def _measured(model: nn.Module, X: Tensor, y: Tensor) -> tuple[float, float]:
+    """Return accuracy and mean loss, in eval mode and in chunks."""
+    correct, loss = 0.0, 0.0
+    with evaluating(model):
+        for first in range(0, len(y), _CHUNK):
+            part = slice(first, first + _CHUNK)
+            scores = model(X[part])
+            correct += float((scores.argmax(1) == y[part]).sum())
+            loss += float(nn.functional.cross_entropy(scores, y[part], reduction="sum"))
+    return correct / len(y), loss / len(y)

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generated data in the place of real data, for machines that have none."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from armijo import datasets
+
+ROWS = 4_000
+IMAGES = 1_200
+
+
+def table_like(name: str, rows: int | None = None) -> datasets.Dataset:
+    """Return a generated census table; each name gets rows of its own."""
+    return datasets.generated_census(rows or ROWS, seed=sum(name.encode()))
+
+
+def images_like(name: str, rows: int | None = None) -> tuple[NDArray[np.float32], ...]:
+    """Return generated images and labels for training and for testing.
+
+    Each of ten classes has a smooth random prototype; an image is its prototype, dimmed
+    and noised.
+
+    >>> [part.shape for part in images_like("mnist", 20)]
+    [(20, 1, 28, 28), (20,), (500, 1, 28, 28), (500,)]
+    """
+    shape = (3, 32, 32) if name.startswith("cifar") else (1, 28, 28)
+    rng = np.random.default_rng(sum(name.encode()))
+    coarse = rng.random((10, shape[0], 4, 4))
+    size = shape[1] // 4
+    prototypes = np.kron(coarse, np.ones((1, 1, size, size)))
+    n_train = rows or IMAGES
+    labels = rng.integers(0, 10, n_train + 500)
+    dim = rng.uniform(0.5, 1.0, (len(labels), 1, 1, 1))
+    noise = rng.normal(0.0, 0.2, (len(labels), *shape))
+    pixels = np.clip(prototypes[labels] * dim + noise, 0.0, 1.0).astype(np.float32)
+    return pixels[:n_train], labels[:n_train], pixels[n_train:], labels[n_train:]
