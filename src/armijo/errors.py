@@ -28,3 +28,7 @@ class TableError(ArmijoError, ValueError):
 
 class DatasetError(ArmijoError):
     """A dataset is not there, cannot be fetched, or is not the file it should be."""
+
+
+class UnsupportedModule(ArmijoError, ValueError):
+    """A module for which examples cannot be told apart; nothing was computed."""

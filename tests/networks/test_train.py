@@ -2,6 +2,8 @@
 """``armijo.train``: what reaches the gate, what is refused before, what comes out."""
 
 import math
+import subprocess
+import sys
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
@@ -312,6 +314,11 @@ class TestDefaults:
         elsewhere = tuple(one.to("meta") for one in examples())
         with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
             prepared(dataset=Pairs(*elsewhere), method="sgd")
+
+
+def test_training_a_network_does_without_scikit_learn():
+    code = "import armijo, sys; armijo.train; sys.exit('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 class TestRecords:

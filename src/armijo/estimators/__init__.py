@@ -3,7 +3,7 @@
 
 from armijo.estimators.linear import PrivateLinearSVC, PrivateLogisticRegression
 from armijo.estimators.solve import Solution, solve
-from armijo.estimators.statement import PrivacyStatement
+from armijo.privacy.statement import PrivacyStatement
 
 __all__ = [
     "PrivacyStatement",

@@ -20,11 +20,11 @@ from armijo.estimators.leaks import warn_of_leaks
 from armijo.estimators.parameters import MethodParameters
 from armijo.estimators.plotting import plot_history
 from armijo.estimators.run import RunResult, RunSettings, check, train
-from armijo.estimators.statement import PrivacyStatement
 from armijo.objectives.linear import LinearObjective
 from armijo.optim.loop import StepRecord
 from armijo.optim.methods import method_settings
 from armijo.privacy.budget import Budget, Neighboring
+from armijo.privacy.statement import PrivacyStatement
 
 
 class PrivateLinearClassifier(ClassifierMixin, MethodParameters):

@@ -14,7 +14,6 @@ from armijo.data.private import NoiseChoice, PrivateDataset
 from armijo.data.sources import ExampleSource
 from armijo.data.team import Alone, ProcessTeam, Team
 from armijo.errors import ArmijoError, BudgetExceeded, LedgerError
-from armijo.estimators.statement import PrivacyStatement
 from armijo.networks.checkpoint import Position, save_training
 from armijo.networks.inputs import check_source, public_rows, source_of
 from armijo.networks.methods import network_method
@@ -39,6 +38,7 @@ from armijo.optim.loop import StepRecord, minimize
 from armijo.privacy.accountant import Accountant, LedgerFactory
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.ledger import Ledger
+from armijo.privacy.statement import PrivacyStatement
 
 Evaluate = Callable[[nn.Module], float]
 

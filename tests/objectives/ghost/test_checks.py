@@ -8,12 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from armijo.objectives.ghost import (
-    Batch,
-    UnsupportedModule,
-    clipped_gradient_sum,
-    losses_at,
-)
+from armijo.errors import UnsupportedModule
+from armijo.objectives.ghost import Batch, clipped_gradient_sum, losses_at
 from armijo.objectives.ghost.parameters import flat_parameters
 from tests.objectives.ghost.oracle import cross_entropy, oracle_sum, relative_error
 

@@ -14,7 +14,7 @@
 ========================  ==========================================================
 """
 
-from armijo.objectives.ghost.checks import Batch, UnsupportedModule
+from armijo.objectives.ghost.checks import Batch
 from armijo.objectives.ghost.clipping import AUTOMATIC_SHIFT, Clipping
 from armijo.objectives.ghost.engine import (
     ClippedSum,
@@ -37,7 +37,6 @@ __all__ = [
     "Clipping",
     "Loss",
     "Rule",
-    "UnsupportedModule",
     "clipped_gradient_sum",
     "flat_parameters",
     "flat_size",

@@ -9,13 +9,9 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from armijo.errors import ArmijoError
+from armijo.errors import UnsupportedModule
 
 Tensors = Tensor | tuple[Tensor, ...]
-
-
-class UnsupportedModule(ArmijoError, ValueError):
-    """A module for which examples cannot be told apart; nothing was computed."""
 
 
 class Batch(NamedTuple):

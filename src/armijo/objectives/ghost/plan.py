@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from armijo.errors import UnsupportedModule
 from armijo.objectives.ghost import trial
 from armijo.objectives.ghost.capture import Layer
-from armijo.objectives.ghost.checks import UnsupportedModule, refuse_mixing
+from armijo.objectives.ghost.checks import refuse_mixing
 from armijo.objectives.ghost.parameters import trainable
 from armijo.objectives.ghost.rules import rule_for
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from armijo.errors import UnsupportedModule
 from armijo.objectives.ghost.capture import Layer, NotRecorded, Record, recording
-from armijo.objectives.ghost.checks import UnsupportedModule
 from armijo.objectives.ghost.randomness import repeated
 from armijo.objectives.ghost.totals import merged_uses, weighted_total
 

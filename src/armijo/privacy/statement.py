@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a fitted estimator says about privacy."""
+"""What a finished run says about privacy."""
 
 from dataclasses import dataclass
 from typing import Any
