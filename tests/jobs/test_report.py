@@ -10,6 +10,7 @@ import json
 import math
 import re
 import struct
+from dataclasses import fields
 from html import unescape
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -25,6 +26,7 @@ from armijo.jobs.report import (
     report_document,
 )
 from armijo.jobs.show import describe_run
+from armijo.optim.loop import StepRecord
 from armijo.privacy.accountant import SEEDED
 from armijo.privacy.paper import BROKEN_PREMISES
 from armijo.tables import Categorical, Label, load_model
@@ -37,21 +39,7 @@ from tests.jobs.conftest import (
     small_schema,
 )
 
-RECORD = {
-    "batch",
-    "update",
-    "step_size",
-    "tries",
-    "gradients",
-    "direction_norm",
-    "angle",
-    "gradient_rho",
-    "search_epsilon",
-    "grad_clip",
-    "loss_clip",
-    "step_max",
-    "epsilon",
-}
+RECORD = {field.name for field in fields(StepRecord)}
 CLAIMS = ("The guarantee", "-differentially private under", "Whatever is concluded")
 
 

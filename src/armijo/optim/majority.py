@@ -18,6 +18,7 @@ from armijo.optim.loop import Schedule, StepRecord
 from armijo.optim.problem import MethodSettings, Problem
 from armijo.optim.selection import OnlySelection
 from armijo.privacy.budget import FloatArray
+from armijo.privacy.planned import reachable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +110,5 @@ class MajoritySettings(MethodSettings):
         labels: tuple[float, ...] = (-1.0, 1.0)
         if objective.outputs > 1:
             labels = tuple(float(k) for k in range(objective.n_classes))
-        # The accountant solves the epsilon of the plan to ten digits, rounding up.
-        epsilon = problem.budget.epsilon * (1 - 1e-9)
+        epsilon = reachable(problem.budget).epsilon
         return Majority(labels=labels, selection=OnlySelection(epsilon, 0.5))

@@ -30,7 +30,6 @@ from armijo.optim.empirical_risk import EmpiricalRisk
 from armijo.optim.one_shot import OneShot
 from armijo.optim.outpert_gd import longest_step, single_release_noise
 from armijo.optim.problem import Problem
-from armijo.privacy.approximate_minima import reachable
 from armijo.privacy.budget import Budget, FloatArray, Neighboring
 from armijo.privacy.mechanisms import Gaussian
 from armijo.privacy.output_perturbation import (
@@ -39,6 +38,7 @@ from armijo.privacy.output_perturbation import (
     rsgd_sensitivities,
     rsgd_step_size,
 )
+from armijo.privacy.planned import reachable
 
 
 @dataclass(frozen=True, kw_only=True)

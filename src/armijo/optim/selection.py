@@ -16,6 +16,7 @@ from typing import Literal
 from scipy.optimize import brentq
 
 from armijo.optim.loop import Schedule
+from armijo.privacy.analytic import pure_delta
 from armijo.privacy.budget import Budget
 from armijo.privacy.mechanisms import NoisyMax
 from armijo.privacy.planned import planned_epsilon
@@ -88,11 +89,5 @@ class OnlySelection(NoisyMax):
     """
 
     def delta_at(self, epsilon: float) -> float:
-        """Return delta of randomized response, the worst ``epsilon``-DP mechanism.
-
-        ``(e^a - e^b) / (1 + e^a)`` for ``b < a``, the mechanism's own epsilon (Kairouz,
-        Oh and Viswanath 2015, Theorem 3.3).
-        """
-        if epsilon >= self.epsilon:
-            return 0.0
-        return -math.expm1(epsilon - self.epsilon) / (1 + math.exp(-self.epsilon))
+        """Return delta of the worst ``epsilon``-DP mechanism."""
+        return pure_delta(epsilon, self.epsilon)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exact Gaussian release, and the one solver that noise of a release comes from.
+"""Closed profiles of one release, and the one solver that its noise comes from.
 
 A single Gaussian release has a closed privacy profile (Balle and Wang 2018), so it
-needs neither Renyi curves nor loss distributions.  :func:`smallest_safe` turns any
-profile or curve that falls with the noise into the noise that a budget asks for.
+needs neither Renyi curves nor loss distributions; so has the worst mechanism that is
+purely private.  :func:`smallest_safe` turns any profile or curve that falls with the
+noise into the noise that a budget asks for.
 """
 
 import math
@@ -41,6 +42,21 @@ def gaussian_delta(epsilon: float, noise_multiplier: float) -> float:
     if low < 0:  # there erfcx(low) may overflow, and Phi(-low) is at least one half
         return max(float(ndtr(-low) - scale * second), 0.0)
     return max(float(scale * (erfcx(low / _ROOT_TWO) - second)), 0.0)
+
+
+def pure_delta(epsilon: float, proved: float) -> float:
+    """Return the worst delta at ``epsilon`` of a mechanism that is ``proved``-DP.
+
+    ``(e^E - e^epsilon) / (1 + e^E)`` below the proved E, else zero: that of randomized
+    response, Kairouz, Oh and Viswanath (2015), Theorem 3.3.
+
+    >>> pure_delta(1.0, 1.0), round(pure_delta(0.0, 1.0), 6)
+    (0.0, 0.462117)
+    """
+    _validate.non_negative(epsilon=epsilon)
+    if epsilon >= proved:
+        return 0.0
+    return -math.expm1(epsilon - proved) / (1 + math.exp(-proved))
 
 
 def gaussian_noise(budget: Budget) -> float:

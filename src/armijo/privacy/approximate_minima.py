@@ -17,11 +17,10 @@ from armijo import _validate
 from armijo.privacy.analytic import gaussian_delta
 from armijo.privacy.budget import Budget, FloatArray
 from armijo.privacy.mechanisms import Gaussian, PureDP
+from armijo.privacy.planned import ROUNDING, reachable
 
 OUTPUT_SHARE = 0.01
 """Share of epsilon and delta that is set aside for the noise on the answer."""
-
-_SEARCH = 1e-9  # the planned accountant finds epsilon to ten digits, from above
 
 
 class ProfiledRelease(Protocol):
@@ -85,11 +84,6 @@ class WithOutputNoise:
         return gaussian_delta(self.second_epsilon, self.second.noise_multiplier)
 
 
-def reachable(budget: Budget) -> Budget:
-    """Return the budget less what the search of the accountant may round away."""
-    return Budget(epsilon=budget.epsilon * (1 - _SEARCH), delta=budget.delta)
-
-
 def with_output_share(budget: Budget) -> tuple[Budget, Budget]:
     """Return the budgets of the exact answer and of the noise on it.
 
@@ -103,6 +97,6 @@ def with_output_share(budget: Budget) -> tuple[Budget, Budget]:
     )
     first = Budget(
         epsilon=whole.epsilon - second.epsilon,
-        delta=whole.delta * (1 - OUTPUT_SHARE) * (1 - _SEARCH),
+        delta=whole.delta * (1 - OUTPUT_SHARE) * (1 - ROUNDING),
     )
     return first, second

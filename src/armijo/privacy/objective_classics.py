@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from armijo import _validate
+from armijo.privacy.analytic import pure_delta
 from armijo.privacy.budget import Budget, FloatArray, Neighboring
 from armijo.privacy.mechanisms import PureDP
 
@@ -130,15 +131,8 @@ class ChaudhuriObjective:
         return PureDP(self.epsilon).rdp(orders)
 
     def delta_at(self, epsilon: float) -> float:
-        """Return ``(e^E - e^epsilon) / (1 + e^E)`` below the proved E, else zero.
-
-        Tight for E-DP (randomized response), Kairouz, Oh and Viswanath (2015).
-        """
-        _validate.non_negative(epsilon=epsilon)
-        if epsilon >= self.epsilon:
-            return 0.0
-        gap = -math.expm1(epsilon - self.epsilon)
-        return gap / (1 + math.exp(-self.epsilon))
+        """Return delta of the worst mechanism of pure epsilon-DP."""
+        return pure_delta(epsilon, self.epsilon)
 
 
 @dataclass(frozen=True, kw_only=True)

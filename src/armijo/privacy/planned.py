@@ -39,6 +39,9 @@ from armijo.privacy.mechanisms import (
 from armijo.privacy.subsampling import Subsampled
 
 Plan = Sequence[tuple[Mechanism, int]]
+ROUNDING = 1e-9
+"""Share of epsilon that the search in a profile, to ten digits, may add."""
+
 _SMALLEST_PLD, _LARGEST_PLD = 1e-3, 50.0  # beyond them its grid fills the memory
 
 
@@ -171,6 +174,11 @@ def _profile_epsilon(mechanism: Profile, delta: float) -> float:
         else:
             low = middle
     return high
+
+
+def reachable(budget: Budget) -> Budget:
+    """Return the budget less what the search in a profile may add."""
+    return Budget(epsilon=budget.epsilon * (1 - ROUNDING), delta=budget.delta)
 
 
 def _rdp_epsilon(plan: Plan, delta: float) -> float:
