@@ -7,6 +7,7 @@ Beside it ``builds.json`` says by which versions each row was made.
 import csv
 import io
 import json
+import os
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -20,7 +21,7 @@ from typing import Any
 import pandas as pd
 
 from armijo.errors import ArmijoError
-from armijo.experiments.spec import KEY, Cell
+from armijo.experiments.spec import KEY, Cell, Experiment
 
 CONVEX = (
     *("accuracy", "objective", "gradients", "objectives", "batches", "updates"),
@@ -31,6 +32,7 @@ NETWORKS = (
     *("seconds", "build"),
 )
 COLUMNS = {"convex": (*KEY, *CONVEX), "networks": (*KEY, *NETWORKS)}
+TEXTS = ("line", "setting", "dataset", "model", "build")
 BUILDS = "builds.json"
 
 
@@ -41,30 +43,60 @@ class Results:
     ----------
     folder : path
         Where the files are; made if missing.
-    name : str
+    wanted : Experiment
         The experiment.
-    kind : {"convex", "networks"}
-        Which columns the rows have.
+    fast : bool
+        Whether it is the fast version, which has a file of its own.
     """
 
-    def __init__(self, folder: Path, name: str, kind: str) -> None:
-        self.path = Path(folder) / f"{name}.csv"
-        self._columns = COLUMNS[kind]
+    def __init__(self, folder: Path, wanted: Experiment, *, fast: bool = False) -> None:
+        self.path = Path(folder) / f"{wanted.name}{'-fast' if fast else ''}.csv"
+        self._columns = COLUMNS[wanted.kind]
+        self._steps = wanted.steps if wanted.kind == "networks" else None
 
     def table(self) -> pd.DataFrame:
-        """Return the whole rows; a last line cut short by a kill is left out."""
-        if not self.path.exists():
+        """Return the rows of whole cells: what a kill cut short is left out."""
+        found = self._rows()
+        return found[self._finished(found)].reset_index(drop=True)
+
+    def _rows(self) -> pd.DataFrame:
+        """Read every line that has its end."""
+        whole = _whole_lines(self.path)
+        if not whole:
             return pd.DataFrame(columns=list(self._columns))
-        text = self.path.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1]
-        names = {name: str for name in ("line", "setting", "dataset", "model", "build")}
-        found = pd.read_csv(io.StringIO(whole), dtype=names)
+        types = {name: str if name in TEXTS else float for name in self._columns}
+        try:
+            found = pd.read_csv(
+                io.BytesIO(whole),
+                dtype=types,
+                float_precision="round_trip",
+                skip_blank_lines=False,
+            )
+            self._check(found)
+        except (ValueError, ArmijoError) as error:
+            raise ArmijoError(
+                f"The results in {self.path} are damaged: {str(error).strip()}. "
+                "Mend or remove what is wrong: runs without a line are made again."
+            ) from error
+        return found.astype({"fold": int, "repeat": int})
+
+    def _check(self, found: pd.DataFrame) -> None:
+        """Refuse other columns than ours, and lines that lack a value."""
         if tuple(found.columns) != self._columns:
             raise ArmijoError(
-                f"Expected the columns {', '.join(self._columns)} in {self.path}, got "
-                f"{', '.join(map(str, found.columns))}; name another folder."
+                f"expected the columns {', '.join(self._columns)}, got "
+                f"{', '.join(map(str, found.columns))}"
             )
-        return found
+        lacking = found[[*KEY, "accuracy", "seconds", "build"]].isna().any(axis=1)
+        if lacking.any():
+            raise ArmijoError(f"line {int(lacking.argmax()) + 2} lacks a value")
+
+    def _finished(self, found: pd.DataFrame) -> "pd.Series[bool]":
+        """Say of each row whether its cell has all rows: a curve ends at the last."""
+        if self._steps is None or found.empty:
+            return pd.Series(True, index=found.index)
+        last = found.groupby(list(KEY))["iteration"].transform("max")
+        return last >= self._steps
 
     def done(self) -> set[tuple[Any, ...]]:
         """Return the keys of the cells that have their rows."""
@@ -79,9 +111,22 @@ class Results:
             writer.writeheader()
         writer.writerows({**key, **row, "build": build()} for row in rows)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        _drop_torn_line(self.path)
-        with self.path.open("a", encoding="utf-8", newline="") as file:
-            file.write(text.getvalue())
+        with self.path.open("ab") as file:
+            file.write(text.getvalue().encode())
+
+    def mend(self) -> None:
+        """Remove what a kill cut short, so that appended lines begin a line."""
+        if not self.path.exists():
+            return
+        header, *lines = _whole_lines(self.path).splitlines(keepends=True) or [b""]
+        finished = self._finished(self._rows())
+        kept = header + b"".join(
+            line for line, whole in zip(lines, finished, strict=True) if whole
+        )
+        if not kept:
+            self.path.unlink()
+        elif kept != self.path.read_bytes():
+            _replace(self.path, kept)
 
     def note_build(self) -> None:
         """Write down the versions of this build, once."""
@@ -90,16 +135,20 @@ class Results:
         if build() not in known:
             path.parent.mkdir(parents=True, exist_ok=True)
             known[build()] = versions()
-            path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+            _replace(path, (json.dumps(known, indent=1) + "\n").encode())
 
 
-def _drop_torn_line(path: Path) -> None:
-    """Remove a last line without its end, which a kill may have left."""
-    if not path.exists():
-        return
-    content = path.read_bytes()
-    if not content.endswith(b"\n"):
-        path.write_bytes(content[: content.rfind(b"\n") + 1])
+def _whole_lines(path: Path) -> bytes:
+    """Return the content up to the last end of a line, empty without a file."""
+    content = path.read_bytes() if path.exists() else b""
+    return content[: content.rfind(b"\n") + 1]
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Put a file in the place of another in one step."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.write_bytes(content)
+    part.replace(path)
 
 
 @cache

@@ -86,8 +86,9 @@ def reproduce(
     wanted = experiment(name, fast=fast)
     if stand_in is None:
         stand_in = fast and not all(map(datasets.available, wanted.datasets))
-    results = Results(folder, name + ("-fast" if fast else ""), wanted.kind)
+    results = Results(folder, wanted, fast=fast)
     with _alone(results.path):
+        results.mend()
         results.note_build()
         done = results.done()
         every = list(wanted.cells())
@@ -158,7 +159,7 @@ def best_settings(
     A data set, model and budget of which any cell is missing is left out.
     """
     grid = experiment(name, fast=fast)
-    results = Results(folder, name + ("-fast" if fast else ""), grid.kind).table()
+    results = Results(folder, grid, fast=fast).table()
     expected = sum(1 for _ in grid.cells()) // (
         len(grid.datasets) * len(grid.models) * len(grid.epsilons)
     )

@@ -2,8 +2,8 @@
 """Experiments as data: one TOML file each, read into frozen settings.
 
 An experiment is a product: data sets, losses (or one network), lines of the figure,
-budgets, settings that vary, folds and repeats.  Each element of it is a *cell*, a run of
-its own whose seed is a digest of the cell's name.
+budgets, settings that vary, folds and repeats.  Each element of it is a *cell*, a run
+of its own whose seed is a digest of the cell's name.
 """
 
 import tomllib
@@ -211,7 +211,7 @@ def experiment(name: str, *, fast: bool = False) -> Experiment:
 
 def _built(name: str, document: Mapping[str, Any]) -> Experiment:
     """Turn a TOML document into settings."""
-    values = {
+    values: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in document.items()
     }

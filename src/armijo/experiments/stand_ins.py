@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generated data in the place of real data, for machines that have none."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +17,7 @@ def table_like(name: str, rows: int | None = None) -> datasets.Dataset:
     return datasets.generated_census(rows or ROWS, seed=sum(name.encode()))
 
 
-def images_like(name: str, rows: int | None = None) -> tuple[NDArray[np.float32], ...]:
+def images_like(name: str, rows: int | None = None) -> tuple[NDArray[Any], ...]:
     """Return generated images and labels for training and for testing.
 
     Each of ten classes has a smooth random prototype; an image is its prototype, dimmed
