@@ -1,34 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The inverse problem: how much noise, or which epsilon, for a number of steps."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-import numpy as np
-from scipy.optimize import brentq
-
 from armijo import _validate
 from armijo.errors import BudgetExceeded
 from armijo.privacy.above_threshold import AboveThreshold
-from armijo.privacy.budget import (
-    Budget,
-    FloatArray,
-    between,
-    order_grid,
-    rdp_limit,
-    smallest_epsilon,
-)
+from armijo.privacy.budget import Budget, smallest_epsilon
 from armijo.privacy.mechanisms import Composed, Gaussian, Mechanism
+from armijo.privacy.plan_noise import (
+    best_share,
+    noise_for_plan,
+    renyi_noise_for_plan,
+)
 from armijo.privacy.planned import planned_epsilon
 from armijo.privacy.subsampling import Subsampled
 
 AccountantName = Literal["planned", "adaptive"]
-_TINY = 1e-12  # a large delta may make epsilon zero, which has no logarithm
-COARSENESS = 5.0
-"""Of the loss distribution while noise is sought; costs 0.05 % noise."""
 
 
 def step_mechanism(
@@ -76,9 +67,8 @@ def noise_multiplier_for(
 ) -> float:
     """Return the smallest noise multiplier with which ``steps`` steps keep the budget.
 
-    Solved on Renyi curves first; for a plan with a privacy loss distribution a few
-    secant steps in (log noise, log epsilon) follow.  The result always keeps the
-    budget: the last evaluation is on the safe side.
+    See :func:`armijo.privacy.plan_noise.noise_for_plan`; ``"adaptive"`` stays with the
+    Renyi curves that a filter adds up.
 
     >>> budget = Budget(epsilon=1.0, delta=1e-5)
     >>> round(noise_multiplier_for(budget, rate=1.0, steps=1), 3)
@@ -87,19 +77,8 @@ def noise_multiplier_for(
     _validate.rate(rate=rate)
     _validate.at_least(1, steps=steps)
     _validate.choice(("planned", "adaptive"), accountant=accountant)
-
-    def by_rdp(noise: float) -> float:
-        return steps * best_share(budget, step_mechanism(rate, noise, search))[0]
-
-    start = solve_log(by_rdp, budget)
-    if accountant == "adaptive" or search is not None:
-        return start
-
-    def by_pld(noise: float) -> float:
-        plan = [(step_mechanism(rate, noise), steps)]
-        return planned_epsilon(plan, budget.delta, coarseness=COARSENESS)[0]
-
-    return secant(by_pld, start, budget.epsilon)
+    solve = noise_for_plan if accountant == "planned" else renyi_noise_for_plan
+    return solve(budget, lambda noise: [(step_mechanism(rate, noise, search), steps)])
 
 
 def affordable_steps(
@@ -133,68 +112,12 @@ def affordable_steps(
     return low
 
 
-def solve_log(share_at: Callable[[float], float], budget: Budget) -> float:
-    """Solve a falling share(noise) = 1 of the budget by bracketing in log noise."""
-    low, high = 0.0, 0.0
-    while share_at(math.exp(high)) > 1:
-        high += 1.0
-        if high > 40:
-            raise ValueError(
-                f"No noise reaches epsilon {budget.epsilon:g} at delta "
-                f"{budget.delta:g}: what else is done costs more; lower the budget of "
-                "the search or the number of runs, or raise epsilon."
-            )
-    while share_at(math.exp(low)) <= 1:
-        low -= 1.0
-        if low < -8:  # so much epsilon that hardly any noise is needed
-            return math.exp(low)
-    root = brentq(lambda z: math.log(share_at(math.exp(z))), low, high, xtol=1e-7)
-    return math.exp(root + 2e-7)
-
-
-def secant(epsilon_at: Callable[[float], float], start: float, target: float) -> float:
-    """Refine ``start`` (which keeps the target) on a tighter, costlier epsilon."""
-    safe = previous = start
-    value = max(epsilon_at(previous), _TINY)
-    noise = previous * max((value / target) ** 0.9, 0.8)
-    for _ in range(12):
-        new = max(epsilon_at(noise), _TINY)
-        if new <= target:
-            safe = noise
-            if new >= target * (1 - 2e-4):
-                break
-        if new == value or noise == previous:
-            break  # epsilon does not follow the noise any more
-        slope = math.log(new / value) / math.log(noise / previous)
-        previous, value = noise, new
-        factor = (target * (1 - 1e-4) / new) ** (1 / slope)
-        noise *= min(max(factor, 0.7), 1.4)
-    return safe
-
-
 def order_for(budget: Budget, step: Mechanism) -> int:
     """Return the order at which the budget affords most of these steps.
 
     Chosen from public settings before any row is seen, as the filter requires.
     """
     return best_share(budget, step)[1]
-
-
-def best_share(budget: Budget, step: Mechanism) -> tuple[float, int]:
-    """Return the smallest share of a limit that one step uses, and at which order."""
-    orders = order_grid(budget).astype(float)
-    shares = _shares(budget, step, orders)
-    orders = between(orders, int(np.argmin(shares)))
-    shares = _shares(budget, step, orders)
-    at = int(np.argmin(shares))
-    return float(shares[at]), int(orders[at])
-
-
-def _shares(budget: Budget, step: Mechanism, orders: FloatArray) -> FloatArray:
-    """Return cost over limit; infinite where the order has no limit left."""
-    limits = rdp_limit(orders, budget)
-    usable = np.maximum(limits, 1e-300)
-    return np.where(limits > 0, step.rdp(orders) / usable, np.inf)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,9 +144,7 @@ def line_search_budget(
     _validate.rate(rate=rate)
     _validate.at_least(1, steps=steps)
 
-    def by_rdp(noise: float) -> float:
-        step = step_mechanism(rate, noise, search(1 / noise))
-        return steps * best_share(budget, step)[0]
-
-    noise = solve_log(by_rdp, budget)
+    noise = renyi_noise_for_plan(
+        budget, lambda z: [(step_mechanism(rate, z, search(1 / z)), steps)]
+    )
     return StepBudget(gradient_rho=0.5 / noise**2, search_epsilon=1 / noise)
