@@ -89,6 +89,10 @@ class SpyArray(np.ndarray):
         self.events.append("rows")
         return super().__getitem__(key)
 
+    def take(self, *key: Any, **more: Any) -> Any:
+        self.events.append("rows")
+        return super().take(*key, **more)
+
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **more: Any):
         self.events.append("rows")
         plain = [np.asarray(value) for value in inputs]

@@ -15,7 +15,7 @@ from armijo.data import fixed_point
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.query import BoundedQuery, Rows
 from armijo.objectives import LinearObjective
-from armijo.objectives.losses import margin_loss
+from armijo.objectives.losses import FAR, logistic_drops, margin_loss
 from armijo.privacy.budget import Budget
 from armijo.privacy.filter import PrivacyFilter
 from armijo.privacy.mechanisms import Gaussian
@@ -220,6 +220,22 @@ class TestLosses:
         at = torch.tensor([margin], dtype=torch.float64)
         assert float(found.value(at)) == pytest.approx(value, rel=1e-14)
         assert float(found.derivative(at)) == pytest.approx(slope, rel=1e-14)
+
+    @given(m=st.floats(-1500, 1500), change=st.floats(-700, 700))
+    def test_logistic_drops_are_differences_of_losses(self, m, change):
+        at = torch.tensor([m, m - change], dtype=torch.float64)
+        before, after = margin_loss("logistic").value(at).tolist()
+        drop = logistic_drops(at[:1], torch.full_like(at[:1], 2 * change))(0.5)
+        assert float(drop) == pytest.approx(before - after, rel=1e-13, abs=4e-13)
+
+    @pytest.mark.parametrize("m", [-2000.0, -800.0, -3.0, 0.0, 150.0])
+    @pytest.mark.parametrize("change", [-2000.0, -720.0, 720.0, 2000.0])
+    def test_a_margin_that_moves_far_is_clipped_on_the_right_side(self, m, change):
+        at = torch.tensor([m, m - change], dtype=torch.float64)
+        before, after = margin_loss("logistic").value(at).tolist()
+        drop = logistic_drops(at[:1], torch.full_like(at[:1], change))(1.0)
+        expected = max(-FAR, min(FAR, before - after))
+        assert max(-FAR, min(FAR, float(drop))) == pytest.approx(expected, abs=1e-13)
 
     def test_huber_width(self):
         narrow = margin_loss("huber", 0.1)

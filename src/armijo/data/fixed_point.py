@@ -146,10 +146,10 @@ def number_sum(contributions: Contributions, bound: float) -> int:
     """
     if not isinstance(contributions, np.ndarray) or contributions.ndim != 1:
         raise ValueError("Expected one number for each row; vectors go to noisy_sum.")
-    with np.errstate(over="ignore"):
-        steps = np.multiply(contributions, STEPS / bound, dtype=float)
-    np.minimum(steps, STEPS, out=steps)
-    np.maximum(steps, -STEPS, out=steps)
+    steps = np.minimum(np.asarray(contributions, dtype=float), bound)
+    np.maximum(steps, -bound, out=steps)
+    steps /= bound  # the bound itself is 1 exactly, and 2**24 times that is too
+    steps *= STEPS
     total = float(np.add.reduce(np.trunc(steps, out=steps)))
     return int(np.nansum(steps)) if math.isnan(total) else int(total)
 

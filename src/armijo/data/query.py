@@ -7,9 +7,10 @@ happen in the gate, in one place, so that no query can break its own bound.
 """
 
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ SMALLEST_BOUND, LARGEST_BOUND = 1e-140, 1e140
 _TINY = 1e-140
 _BLOCK = 1 << 20  # numbers in a block of rows: 8 MiB
 
+Value = TypeVar("Value")
 Matrix = Any
 """A dense array, a memmap or a SciPy CSR matrix, taken as it is."""
 
@@ -46,6 +48,16 @@ class Rows:
         """The realized number of rows: private, for loops only."""
         first = self.X[0] if isinstance(self.X, tuple) else self.X
         return int(first.shape[0])
+
+    def remember(
+        self, name: str, compute: Callable[[], Value], *keys: torch.Tensor
+    ) -> Value:
+        """Return what this batch computed for the same tensors, or compute it."""
+        held: tuple[tuple[torch.Tensor, ...], Value] | None = self.cache.get(name)
+        if held is None or any(map(operator.is_not, held[0], keys)):
+            held = (keys, compute())
+            self.cache[name] = held
+        return held[1]
 
     def __repr__(self) -> str:
         """Show nothing of the rows."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,10 +21,14 @@ from torch import Tensor
 from armijo import _validate
 from armijo.data.query import BoundedQuery, Matrix, OuterProduct, Rows, row_norms
 from armijo.objectives.base import Objective, QueryForm
-from armijo.objectives.losses import clipped_losses, margin_loss
+from armijo.objectives.losses import (
+    FAR,
+    clipped_losses,
+    logistic_drops,
+    margin_loss,
+)
 from armijo.privacy.budget import FloatArray
 
-Value = TypeVar("Value")
 LossName = Literal["logistic", "hinge", "huber", "softmax"]
 _POINTS = 16  # whose scores are formed together
 
@@ -154,11 +158,8 @@ class LinearObjective:
         self, rows: Rows, w: Tensor, step: Tensor, sizes: Sequence[float], clip: float
     ) -> list[Tensor]:
         """Return the losses at ``w - size step`` for each size, within [0, clip]."""
-        y = self.labels(rows)
-        here, _ = _remember(rows, "here", w, lambda: self._here(rows, w))
-        along = _remember(
-            rows, "along", step, lambda: self._signed(self.scores(step, rows.X), y)
-        )
+        y, along = self.labels(rows), self._change(rows, step)
+        here, _ = self._here(rows, w)
         losses = (self._losses_of(here.sub(along, alpha=size), y) for size in sizes)
         return [clipped_losses(values, clip) for values in losses]
 
@@ -193,11 +194,10 @@ class LinearObjective:
         """
 
         def contributions(rows: Rows) -> FloatArray:
-            y = self.labels(rows)
-            here, before = _remember(rows, "here", w, lambda: self._here(rows, w))
-            along = _remember(
-                rows, "along", step, lambda: self._signed(self.scores(step, rows.X), y)
-            )
+            if form == "difference" and self.loss == "logistic" and clip <= FAR:
+                return self._logistic_drops(rows, w, step)(step_size).numpy()
+            y, along = self.labels(rows), self._change(rows, step)
+            here, before = self._here(rows, w)
             after = self._losses_of(here.sub(along, alpha=step_size), y)
             if form == "loss":
                 before, after = (
@@ -240,11 +240,10 @@ class LinearObjective:
         """
 
         def contributions(rows: Rows) -> FloatArray:
-            scores = _remember(
-                rows,
+            scores = rows.remember(
                 "points",
-                points,
                 lambda: _centered(self._values(points, penalties, rows), spread),
+                points,
             )
             return scores if len(kept) == len(points) else scores[:, list(kept)]
 
@@ -300,9 +299,32 @@ class LinearObjective:
 
     def _here(self, rows: Rows, w: Tensor) -> tuple[Tensor, Tensor]:
         """Return margins or scores of the batch at ``w`` and their losses."""
-        y = self.labels(rows)
-        here = self._signed(self._scores_at(rows, w), y)
-        return here, self._losses_of(here, y)
+
+        def compute() -> tuple[Tensor, Tensor]:
+            y = self.labels(rows)
+            here = self._signed(self._scores_at(rows, w), y)
+            return here, self._losses_of(here, y)
+
+        return rows.remember("here", compute, w)
+
+    def _change(self, rows: Rows, step: Tensor) -> Tensor:
+        """Return by how much margins or scores fall for each unit along ``-step``."""
+        return rows.remember(
+            "change",
+            lambda: self._signed(self.scores(step, rows.X), self.labels(rows)),
+            step,
+        )
+
+    def _logistic_drops(
+        self, rows: Rows, w: Tensor, step: Tensor
+    ) -> Callable[[float], Tensor]:
+        """Return the drops of all rows as a function of the step size."""
+
+        def compute() -> Callable[[float], Tensor]:
+            margins = self._signed(self._scores_at(rows, w), self.labels(rows))
+            return logistic_drops(margins, self._change(rows, step))
+
+        return rows.remember("drops", compute, w, step)
 
     def penalty(self, w: Tensor) -> float:
         """Return ``l2/2 ||w||^2``."""
@@ -322,7 +344,7 @@ class LinearObjective:
         dtype = torch.int64 if self.loss == "softmax" else torch.float64
         if rows.y is None:
             raise ValueError("Expected labels, got none; a classifier needs y.")
-        return _remember(rows, "labels", None, lambda: self._as_labels(rows.y, dtype))
+        return rows.remember("labels", lambda: self._as_labels(rows.y, dtype))
 
     def _as_labels(self, y: NDArray[Any], dtype: torch.dtype) -> Tensor:
         """Return a tensor; a class that does not exist counts as the first one.
@@ -337,7 +359,7 @@ class LinearObjective:
 
     def _scores_at(self, rows: Rows, w: Tensor) -> Tensor:
         """Return the scores of the batch at ``w``, computed once."""
-        return _remember(rows, "scores", w, lambda: self.scores(w, rows.X))
+        return rows.remember("scores", lambda: self.scores(w, rows.X), w)
 
 
 def as_linear(objective: Objective) -> LinearObjective:
@@ -348,17 +370,6 @@ def as_linear(objective: Objective) -> LinearObjective:
             "asks what only a linear model answers. Nothing was spent."
         )
     return objective
-
-
-def _remember(
-    rows: Rows, name: str, key: Tensor | None, compute: Callable[[], Value]
-) -> Value:
-    """Return what this batch computed for the same tensor before, or compute it."""
-    held: tuple[Tensor | None, Value] | None = rows.cache.get(name)
-    if held is None or held[0] is not key:
-        held = (key, compute())
-        rows.cache[name] = held
-    return held[1]
 
 
 def _centered(values: FloatArray, spread: float) -> FloatArray:

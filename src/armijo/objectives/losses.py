@@ -28,7 +28,7 @@ class MarginLoss:
 
 def _logistic(m: Tensor) -> Tensor:
     """Return log(1 + e^{-m}), without overflow or cancellation."""
-    return -torch.nn.functional.logsigmoid(m)
+    return torch.nn.functional.logsigmoid(m).neg_()
 
 
 def _hinge(m: Tensor) -> Tensor:
@@ -57,6 +57,31 @@ def margin_loss(name: str, huber_width: float = 0.5) -> MarginLoss:
         return -torch.clamp((1 + h - m) / (2 * h), 0, 1)
 
     return MarginLoss(huber, huber_derivative)
+
+
+FAR = 500.0
+"""A clip of differences up to which :func:`logistic_drops` may stand for them."""
+
+
+def logistic_drops(m: Tensor, change: Tensor) -> Callable[[float], Tensor]:
+    """Return ``eta -> l(m) - l(m - eta change)`` of the logistic loss l.
+
+    With p the sigmoid of m, ``(1 + e^{eta change - m}) / (1 + e^{-m})`` is
+    ``p + (1 - p) e^{eta change}``: one exponential and one logarithm for each size.
+    The error is a few 1e-16 while no margin moves by more than 700; one that moves
+    further is infinitely far, which a clip up to ``FAR`` takes for what it is.
+
+    >>> drop = logistic_drops(torch.tensor([0.0]), torch.tensor([1.0]))(0.0)
+    >>> float(drop[0])
+    0.0
+    """
+    right, wrong = torch.sigmoid(m), torch.sigmoid(-m)
+
+    def drops(eta: float) -> Tensor:
+        grown = torch.mul(change, eta).exp_()
+        return torch.addcmul(right, wrong, grown, out=grown).log_().neg_()
+
+    return drops
 
 
 def clipped_losses(losses: Tensor, clip: float) -> Tensor:
