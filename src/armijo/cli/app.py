@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from armijo.cli import account, datasets, demo, reproduce, tables
+from armijo.cli import account, audit, datasets, demo, reproduce, tables
 from armijo.cli.output import fail
 from armijo.errors import ArmijoError, BudgetExceeded
 
@@ -27,12 +27,13 @@ app.command("methods")(tables.methods)
 app.command("predict")(tables.predict)
 app.command("show")(tables.show)
 app.command("demo")(demo.demo)
+app.command("audit")(audit.audit)
 app.command("reproduce")(reproduce.reproduce)
 app.add_typer(datasets.app, name="datasets")
 
 
 def main() -> None:
-    """Run the program; 2 is a bad argument or file, 3 an exhausted budget."""
+    """Run the program; 2 is a bad argument or file, 3 a budget used up, 4 an audit."""
     try:
         app()
     except KeyboardInterrupt:

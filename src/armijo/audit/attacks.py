@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which function of a release tells whether the row was there.
+
+A release is a vector of numbers.  Tried are each number by itself, both ways, the
+linear discriminant, and the quadratic one (logarithms of likelihood ratios of Gaussian
+laws).  Fitting, choice and threshold use trials of their own, of which the bound knows
+nothing, so that any attack gives a valid bound; a good one gives a large bound.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from armijo.audit.bounds import Counts, lower_rate, upper_rate
+from armijo.privacy.budget import FloatArray
+
+Score = Callable[[FloatArray], FloatArray]
+Fit = Callable[[FloatArray, FloatArray], Score]
+Value = Callable[[FloatArray, FloatArray], FloatArray]
+"""What bounds on the two rates of a test are worth."""
+
+_RIDGE = 1e-3  # of a variance of one: directions without variance have an inverse
+_MOST_THRESHOLDS = 256
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Say "present" where the score reaches the threshold."""
+
+    score: Score
+    threshold: float
+
+    def counts(self, absent: FloatArray, present: FloatArray) -> Counts:
+        """Count what the attack says of fresh trials."""
+        return Counts(
+            true_positives=int(np.sum(self.score(present) >= self.threshold)),
+            positives=len(present),
+            false_positives=int(np.sum(self.score(absent) >= self.threshold)),
+            negatives=len(absent),
+        )
+
+
+def best_attack(
+    absent: FloatArray, present: FloatArray, value: Value, confidence: float
+) -> Attack:
+    """Return the attack that is worth most on trials it was not fitted to.
+
+    Each is fitted to one half and scores the other, and the reverse; the threshold is
+    chosen for all these scores, and the winner is fitted again to all trials.
+
+    Parameters
+    ----------
+    absent, present : array of shape (trials, numbers)
+        Releases without and with the row.
+    value : callable
+        What bounds on true and false positive rate are worth.
+    confidence : float
+        Of the bounds, as the audit will use them.
+    """
+    best, winner, threshold = -np.inf, _column(0, 1.0), np.inf
+    for fit in _fits(absent.shape[1]):
+        scores = _held_out(fit, absent, present)
+        place, worth = _best_threshold(*scores, value, confidence)
+        if worth > best:
+            best, winner, threshold = worth, fit, place
+    return Attack(winner(absent, present), threshold)
+
+
+def _held_out(
+    fit: Fit, absent: FloatArray, present: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Score each half of the trials by what was fitted to the other half."""
+    scores = np.empty(len(absent)), np.empty(len(present))
+    for half in (0, 1):
+        score = fit(absent[1 - half :: 2], present[1 - half :: 2])
+        for own, trials in zip(scores, (absent, present), strict=True):
+            own[half::2] = score(trials[half::2])
+    return scores
+
+
+def _best_threshold(
+    absent: FloatArray, present: FloatArray, value: Value, confidence: float
+) -> tuple[float, float]:
+    """Return the threshold of the highest value, and the value."""
+    levels = np.unique(np.concatenate([absent, present]))
+    if len(levels) > _MOST_THRESHOLDS:
+        levels = np.quantile(levels, np.linspace(0, 1, _MOST_THRESHOLDS))
+    # Between two scores, so that rounding of a score does not decide.
+    places = 0.5 * (levels[1:] + levels[:-1])
+    if not len(places):
+        return np.inf, -np.inf
+    miss = (1 - confidence) / 2
+    worth = value(
+        lower_rate(_reached(present, places), len(present), miss),
+        upper_rate(_reached(absent, places), len(absent), miss),
+    )
+    at = int(np.argmax(worth))
+    return float(places[at]), float(worth[at])
+
+
+def _reached(scores: FloatArray, places: FloatArray) -> NDArray[np.int64]:
+    """Count the scores that reach each place."""
+    return np.asarray(len(scores) - np.searchsorted(np.sort(scores), places))
+
+
+def _fits(width: int) -> Iterator[Fit]:
+    """Yield what is tried."""
+    for index in range(width):
+        yield _column(index, 1.0)
+        yield _column(index, -1.0)
+    if width > 1:
+        yield _linear
+    yield _quadratic
+
+
+def _column(index: int, sign: float) -> Fit:
+    """Return one number of the release as the score."""
+    return lambda absent, present: lambda x: sign * x[:, index]
+
+
+def _standardized(absent: FloatArray, present: FloatArray) -> Score:
+    """Return the map to mean zero and variance one; constants become zero."""
+    both = np.concatenate([absent, present])
+    mean, spread = both.mean(axis=0), both.std(axis=0)
+    scale = np.where(
+        spread > 1e-12 * (1 + np.abs(mean)), 1 / np.maximum(spread, 1e-300), 0.0
+    )
+    return lambda x: (x - mean) * scale
+
+
+def _linear(absent: FloatArray, present: FloatArray) -> Score:
+    """Return Fisher's linear discriminant."""
+    scaled = _standardized(absent, present)
+    (low, first), (high, second) = _moments(scaled(absent)), _moments(scaled(present))
+    weights = np.linalg.solve(0.5 * (first + second), high - low)
+    return lambda x: scaled(x) @ weights
+
+
+def _quadratic(absent: FloatArray, present: FloatArray) -> Score:
+    """Return the log likelihood ratio of two Gaussian laws, up to a constant."""
+    scaled = _standardized(absent, present)
+    laws = [_moments(scaled(sample)) for sample in (absent, present)]
+
+    def score(x: FloatArray) -> FloatArray:
+        distances = []
+        for mean, covariance in laws:
+            offset = scaled(x) - mean
+            solved = np.linalg.solve(covariance, offset.T).T
+            distances.append(0.5 * np.sum(offset * solved, axis=1))
+        return np.asarray(distances[0] - distances[1])
+
+    return score
+
+
+def _moments(x: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return mean and covariance, the latter with a ridge."""
+    centered = x - x.mean(axis=0)
+    covariance = centered.T @ centered / max(len(x) - 1, 1)
+    return x.mean(axis=0), covariance + _RIDGE * np.eye(x.shape[1])

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All audits by name: settings under which one row is as visible as it can be.
+
+Methods that clip gradients get short steps, so that a row which is clipped at the start
+is clipped to the end; methods whose rows are bounded get a loss that is linear around
+zero.  Sampling rates of one half go through amplification, rates of one make the run a
+single Gaussian, for which the tighter bound holds.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from armijo import _validate
+from armijo.audit.games import Game
+from armijo.audit.one_run import DELTA, OneRun
+from armijo.audit.one_run import SETTINGS as ONE_RUN
+from armijo.audit.runs import RunGame, Table
+from armijo.audit.searches import SearchGame
+from armijo.objectives.linear import LinearObjective
+from armijo.optim.methods import method_settings
+from armijo.privacy.budget import Budget, Neighboring
+
+FAR = 10.0
+"""The feature of a row: its gradient is longer than every clip."""
+
+SHORT = 1e-6
+"""A step that changes no gradient."""
+
+_SEARCHED: dict[str, Any] = {
+    "expected_steps": 2,
+    "grad_clip": 1.0,
+    "search_form": "difference",
+    "max_tries": 2,
+    "step_max": SHORT,
+}
+_BOUNDED: dict[str, Any] = {"feature_norm": 1.0}
+RUNS: dict[str, dict[str, Any]] = {
+    "blsgd": {**_SEARCHED, "rate": 0.5},
+    "blsgd-ac": {**_SEARCHED, "rate": 0.5},
+    "blgd": _SEARCHED,
+    "auto": {"steps": 1, "feature_norm": FAR},
+    "agd": {"splits": 2, "step_max": 0.1, "grad_clip": 1.0},
+    "sgd": {"rate": 0.5, "steps": 2, "step_size": SHORT, "grad_clip": 1.0},
+    # A floor far above every gradient makes Adam linear in them.
+    "adam": {"rate": 1.0, "steps": 2, "grad_clip": 1.0, "floor": 1 / SHORT},
+    "outpert-rsgd": {**_BOUNDED, "epochs": 1, "batch_size": 1},
+    "outpert-gd": {**_BOUNDED, "steps": 1},
+    "objpert": _BOUNDED,
+    "objpert-kst": _BOUNDED,
+    "objpert-pure": _BOUNDED,
+    "amp": _BOUNDED,
+    "privgene": {"steps": 1},
+    "hyfree": {
+        "rate": 1.0,
+        "steps": 2,
+        "refresh_every": 1,
+        "step_size": SHORT,
+        "stability": SHORT,
+        "variant": "sgd",
+    },
+    "sgd-tuned": {
+        "rate": 1.0,
+        "steps": 1,
+        "step_sizes": (SHORT,),
+        "grad_clips": (1.0,),
+        "repetitions": 1.5,
+    },
+    "majority": {},
+}
+"""Parameters of each private method in its game."""
+
+GAUSSIAN = frozenset({"auto", "adam", "outpert-gd", "hyfree"})
+"""Runs that are one Gaussian release: on all rows, with Gaussian noise only."""
+
+PURE = frozenset({"objpert-pure", "majority"})
+"""Runs that do not use delta."""
+
+
+def run_game(method: str, budget: Budget, **more: Any) -> RunGame:
+    """Return the game of whole runs of one method; ``more`` replaces parameters."""
+    _validate.choice(tuple(RUNS), method=method)
+    settings = method_settings(method, {**RUNS[method], **more})
+    exchanged = settings.relation is Neighboring.REPLACE_ONE
+    return RunGame(
+        name=method,
+        budget=budget,
+        objective=LinearObjective(
+            loss="huber" if settings.smooth else "logistic",
+            n_features=1,
+            fit_intercept=method == "majority",
+            l2=1e-3 if settings.smooth else 0.0,
+        ),
+        settings=settings,
+        tables=_votes() if method == "majority" else _opposed(exchanged),
+        gaussian=method in GAUSSIAN,
+        pure=method in PURE,
+    )
+
+
+def _opposed(exchanged: bool) -> tuple[Table, Table]:
+    """Return one row, and the same with a row that pulls the other way.
+
+    Where rows are exchanged, the second row pulls along at first.
+    """
+    absent = [[-FAR], [-FAR]] if exchanged else [[-FAR]]
+    return _table(absent), _table([[-FAR], [FAR]])
+
+
+def _table(rows: list[list[float]]) -> Table:
+    """Return rows of the first class."""
+    return np.array(rows), np.ones(len(rows))
+
+
+def _votes() -> tuple[Table, Table]:
+    """Return one vote, and the same with a vote for the other class."""
+    return (np.zeros((1, 1)), -np.ones(1)), (np.zeros((2, 1)), np.array([-1.0, 1.0]))
+
+
+def step_game(budget: Budget) -> RunGame:
+    """Return the game of one DP-BLSGD step: gradient and search on one batch."""
+    whole = run_game("blsgd", budget, expected_steps=1)
+    return replace(whole, name="step", most_batches=1)
+
+
+GAMES: dict[str, Callable[[Budget], Game]] = {
+    "search-laplace": lambda budget: SearchGame(kind="laplace", budget=budget),
+    "search-gaussian": lambda budget: SearchGame(kind="gaussian", budget=budget),
+    "step": step_game,
+    **{method: partial(run_game, method) for method in RUNS},
+}
+"""Two-dataset games by name."""
+
+AUDITS = (*GAMES, *(f"one-run-{method}" for method in ONE_RUN))
+"""Names of all audits."""
+
+
+def one_run(name: str, epsilon: float) -> OneRun:
+    """Return the audit of one model by its name."""
+    budget = Budget(epsilon=epsilon, delta=DELTA)
+    return OneRun(method=name.removeprefix("one-run-"), budget=budget)
