@@ -22,6 +22,10 @@ class PrivacyLeakWarning(UserWarning):
     """Something private is taken from the data, or a budget is spent repeatedly."""
 
 
+class PaidAgainWarning(UserWarning):
+    """Steps that a crash cut off cannot be redone as they were, and are paid again."""
+
+
 class TableError(ArmijoError, ValueError):
     """A table, a schema or a model file is not what it has to be."""
 

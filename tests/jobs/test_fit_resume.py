@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from armijo.errors import ArmijoError, TableError
+from armijo.errors import ArmijoError, PaidAgainWarning, TableError
 from armijo.optim import BLSGD
 from armijo.privacy.ledger import read_ledger
 from armijo.tables import Numeric
@@ -31,7 +31,8 @@ def test_a_seeded_run_that_was_interrupted_ends_where_it_would_have(
     given = {"parameters": {"random_state": SEED}}
     first = small.fit(tmp_path / "run", callback=stop_after(count), **given)
     assert not first.finished and first.estimator.n_iter_ == count
-    assert own_files(tmp_path / "run") == {"ledger.jsonl", "checkpoint.json"}
+    unfinished = {"ledger.jsonl", "checkpoint.json", "checkpoint.json.key"}
+    assert own_files(tmp_path / "run") == unfinished
     assert len(charges(tmp_path / "run")) == count
     again = small.fit(tmp_path / "run", resume=True, **given)
     assert again.finished and own_files(tmp_path / "run") == FILES
@@ -83,17 +84,52 @@ def interrupted_in_a_step(small, out, monkeypatch) -> None:
         small.fit(out)
 
 
-def test_a_batch_paid_and_not_finished_stays_paid(small, tmp_path, monkeypatch):
+def test_a_batch_paid_and_not_finished_is_redone_and_not_paid_again(
+    small, tmp_path, monkeypatch
+):
     out = tmp_path / "run"
     interrupted_in_a_step(small, out, monkeypatch)
     assert len(charges(out)) == 4
     assert len(json.loads((out / "checkpoint.json").read_text())["records"]) == 3
     found = small.fit(out, resume=True)
     view = read_ledger(out / "ledger.jsonl")
-    assert found.estimator.n_iter_ == len(view.charges) - 1
-    assert 3 not in found.estimator.history_["batch"].tolist()
-    assert found.estimator.history_["batch"].iloc[-1] == len(view.charges) - 1
+    assert found.estimator.history_["batch"].tolist() == list(range(len(view.charges)))
+    assert own_files(out) == FILES
     assert within_limits(view)
+
+
+def test_a_batch_whose_key_is_gone_is_paid_again(small, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    interrupted_in_a_step(small, out, monkeypatch)
+    (out / "checkpoint.json.key").unlink()
+    with pytest.warns(PaidAgainWarning, match="1 charges .* missing or damaged"):
+        found = small.fit(out, resume=True)
+    view = read_ledger(out / "ledger.jsonl")
+    batches = found.estimator.history_["batch"].tolist()
+    assert batches == [k for k in range(len(view.charges)) if k != 3]
+    assert own_files(out) == FILES
+    assert within_limits(view)
+
+
+def test_other_rows_are_paid_again(small, tmp_path, monkeypatch):
+    """The same noise on other rows would tell the two apart."""
+    out = tmp_path / "run"
+    interrupted_in_a_step(small, out, monkeypatch)
+    table = pd.read_csv(small.csv).drop(index=0)
+    table.to_csv(tmp_path / "other.csv", index=False)
+    with pytest.warns(PaidAgainWarning, match="changed since then: the rows"):
+        found = small.fit(out, table=tmp_path / "other.csv", resume=True)
+    assert 3 not in found.estimator.history_["batch"].tolist()
+
+
+def test_starting_over_destroys_the_key_and_keeps_the_ledger(small, tmp_path):
+    out = tmp_path / "run"
+    small.fit(out, callback=stop_after(2))
+    assert (out / "checkpoint.json.key").exists()
+    small.fit(out, overwrite=True)
+    aside = out / "earlier-1"
+    assert {"ledger.jsonl", "checkpoint.json"} <= own_files(aside)
+    assert not list(out.rglob("*.key"))
 
 
 def test_a_failing_callback_loses_nothing(small, tmp_path):

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from armijo.errors import ArmijoError
+from armijo.errors import ArmijoError, PaidAgainWarning
 from armijo.networks.methods import NETWORK_METHODS
 from armijo.optim import accounts
 from armijo.optim.loop import StepRecord
@@ -149,45 +149,85 @@ def test_checkpoints_are_written_on_the_way(name, tmp_path):
     assert written[:5] == [0, 2, 2, 4, 4]
 
 
-@every_method
-def test_steps_that_were_lost_are_paid_again(name, tmp_path):
-    """The process died after paying, the checkpoint on disk is older."""
-    paths = files(tmp_path)
-    training = iter(seeded(name, checkpoint_every=2, **paths))
+def killed(name: str, folder: Path, **more: Any) -> dict[str, Path]:
+    """Leave the files of a process that died after paying: the checkpoint is older."""
+    paths = files(folder)
+    training = iter(seeded(name, checkpoint_every=2, **paths, **more))
     for _ in range(LEFT):
         next(training)
-    shutil.copy(paths["checkpoint"], tmp_path / "older.pt")
+    shutil.copy(paths["checkpoint"], folder / "older.pt")
     training.close()
-    shutil.copy(tmp_path / "older.pt", paths["checkpoint"])
-    again = seeded(name, resume=True, **paths).run()
-    afforded = len(uninterrupted(name)[1])
-    if name == "hyfree":  # batches without a fit are planned by number, too
-        afforded -= 1
-    assert charges(paths["ledger"]) == afforded
+    shutil.copy(folder / "older.pt", paths["checkpoint"])
+    return paths
+
+
+@every_method
+def test_steps_that_were_lost_are_redone_and_not_paid_again(name, tmp_path):
+    paths = killed(name, tmp_path)
+    module = network(dropout=0.3)
+    again = seeded(name, module, resume=True, **paths).run()
+    w, records, _ = uninterrupted(name)
+    assert torch.equal(flat(module), w)
+    assert again.records == records
+    assert charges(paths["ledger"]) == len(records)
+    assert not list(tmp_path.glob("*.key"))
+
+
+@every_method
+@pytest.mark.parametrize("seed", [SEED, None])
+def test_steps_whose_key_is_gone_are_paid_again(name, seed, tmp_path):
+    paths = killed(name, tmp_path, seed=seed)
+    (tmp_path / "run.pt.key").unlink()
+    with pytest.warns(PaidAgainWarning, match="1 charges after the checkpoint"):
+        again = seeded(name, resume=True, seed=seed, **paths)
+    again.run()
+    afforded = charges(paths["ledger"])
     assert [record.batch for record in again.records] == [0, 1, *range(LEFT, afforded)]
     assert again.privacy.epsilon_spent <= again.accountant.budget.epsilon
-    # A seed repeats the lost step: the same released values, paid twice.
-    expected = uninterrupted(name)[1][: afforded - 1]
-    norms = [record.direction_norm for record in again.records]
-    assert norms == [record.direction_norm for record in expected]
+
+
+@every_method
+def test_an_unseeded_step_that_was_lost_is_redone_with_the_same_noise(name, tmp_path):
+    paths = files(tmp_path)
+    training = iter(seeded(name, checkpoint_every=2, seed=None, **paths))
+    lost = [next(training) for _ in range(LEFT)][-1]
+    shutil.copytree(tmp_path, tmp_path / "killed")
+    training.close()
+    again = seeded(name, resume=True, seed=None, **files(tmp_path / "killed")).run()
+    assert again.records[LEFT - 1] == lost
+    assert charges(tmp_path / "killed" / "run.ledger") == len(again.records)
+    assert again.privacy.guarantee.holds == (name != "nonprivate")
 
 
 @pytest.mark.parametrize("name", ["blsgd", "sgd"])
-def test_a_charge_that_was_torn_counts(name, tmp_path):
+def test_a_charge_that_was_torn_is_written_anew(name, tmp_path):
     """The machine died while a charge was written, after the last checkpoint."""
-    paths = files(tmp_path)
-    training = iter(seeded(name, checkpoint_every=2, **paths))
-    for _ in range(LEFT):
-        next(training)
-    shutil.copy(paths["checkpoint"], tmp_path / "older.pt")
-    training.close()
-    shutil.copy(tmp_path / "older.pt", paths["checkpoint"])
+    paths = killed(name, tmp_path)
     os.truncate(paths["ledger"], paths["ledger"].stat().st_size - 7)
     again = seeded(name, resume=True, **paths).run()
     view = read_ledger(paths["ledger"])
     assert view.torn == 1
-    assert len(view.charges) == len(again.records) + 1
-    assert again.privacy.epsilon_spent <= again.accountant.budget.epsilon
+    assert again.records == uninterrupted(name)[1]
+    assert len(view.charges) == len(again.records)
+
+
+def test_a_step_that_comes_to_another_result_is_not_seen(tmp_path):
+    """Code that changed since the crash is no file that could be compared."""
+    paths = killed("sgd", tmp_path)
+
+    class Other(nn.CrossEntropyLoss):
+        def forward(self, scores: Tensor, targets: Tensor) -> Tensor:
+            return 0.5 * super().forward(scores, targets)
+
+    other = Other(reduction="none")
+    other.__class__.__name__ = other.__class__.__qualname__ = "CrossEntropyLoss"
+    module = network(dropout=0.3)
+    again = seeded("sgd", module, resume=True, loss=other, **paths)
+    before = [record.batch for record in again.records]
+    with pytest.raises(ArmijoError, match=r"Step 2, redone .* another result"):
+        again.run()
+    assert [record.batch for record in again.records] == before == [0, 1]
+    assert charges(paths["ledger"]) == LEFT
 
 
 KILLED = """
@@ -197,7 +237,7 @@ from tests.networks.network_doubles import *
 
 class Deadly(Pairs):
     def __getitem__(self, number):
-        if number == 0 and len(self.events) >= 2 + 2 * len(self):
+        if number == 0 and len(self.events) >= 1 + 2 * len(self):
             os._exit(9)
         return super().__getitem__(number)
 

@@ -13,12 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import armijo.optim.checkpoint as checkpoint_module
 from armijo.errors import ArmijoError
 from armijo.estimators.run import RunSettings, train
 from armijo.objectives import LinearObjective
 from armijo.optim import BLSGD, LineSearchSettings, StepRecord
 from armijo.optim.checkpoint import (
+    Position,
     load_checkpoint,
     save_checkpoint,
     state_from_dict,
@@ -29,6 +29,7 @@ from armijo.optim.linesearch import LINE_SEARCHES
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.ledger import read_ledger
 from armijo.search.armijo import Direction
+from tests.privacy.ledger_samples import full_disk
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 POSITIVE = st.floats(0, exclude_min=True, allow_infinity=False)
@@ -93,10 +94,11 @@ def test_a_state_survives_json_bit_for_bit(state):
 def test_a_file_survives_bit_for_bit(tmp_path_factory, state, records):
     path = tmp_path_factory.mktemp("checkpoint") / "run.json"
     run, randomness = {"epsilon": 0.1, "columns": ["a", "b"]}, {"deterministic": False}
-    save_checkpoint(path, run=run, state=state, records=records, randomness=randomness)
-    found, kept, bits_kept = load_checkpoint(path, run=run, like=state)
-    assert bits([found, kept]) == bits([state, records])
-    assert bits_kept == randomness
+    position = Position(state, records, randomness, 7, "ab", "cd")
+    save_checkpoint(path, run=run, position=position)
+    found = load_checkpoint(path, run=run, like=state)
+    assert bits([found.state, found.records]) == bits([state, records])
+    assert found[2:] == position[2:]
 
 
 def some_state():
@@ -109,13 +111,8 @@ def some_state():
 @pytest.fixture
 def saved(tmp_path):
     path = tmp_path / "run.json"
-    save_checkpoint(
-        path,
-        run={"epsilon": 1.0},
-        state=some_state(),
-        records=[],
-        randomness={"deterministic": False},
-    )
+    position = Position(some_state(), [], {"deterministic": False})
+    save_checkpoint(path, run={"epsilon": 1.0}, position=position)
     return path
 
 
@@ -134,7 +131,7 @@ class TestRefusals:
     @given(share=st.floats(0, 1, exclude_max=True))
     def test_a_truncated_file(self, tmp_path_factory, share):
         path = tmp_path_factory.mktemp("torn") / "run.json"
-        save_checkpoint(path, run={}, state=some_state(), records=[], randomness={})
+        save_checkpoint(path, run={}, position=Position(some_state(), [], {}))
         whole = path.read_bytes()
         path.write_bytes(whole[: int(share * len(whole))])
         self.refused(path, run={})
@@ -151,7 +148,10 @@ class TestRefusals:
         [
             ("format", "armijo-ledger"),
             ("version", 1),
-            ("version", "2"),
+            ("version", 2),
+            ("version", "3"),
+            ("charges", "many"),
+            ("charges", None),
             ("state", []),
             ("state", None),
             ("records", None),
@@ -168,7 +168,9 @@ class TestRefusals:
         saved.write_text(json.dumps({**document, key: value}))
         self.refused(saved)
 
-    @pytest.mark.parametrize("key", ["format", "version", "run", "state", "records"])
+    @pytest.mark.parametrize(
+        "key", ["format", "version", "run", "state", "records", "charges", "tag"]
+    )
     def test_a_missing_entry(self, saved, key):
         document = json.loads(saved.read_text())
         del document[key]
@@ -203,16 +205,9 @@ class TestRefusals:
 class TestWriting:
     def test_a_crash_leaves_the_old_one(self, saved, monkeypatch):
         before = saved.read_bytes()
-
-        def torn(document, file, **settings):
-            file.write('{"format": "armijo-che')
-            raise OSError("no space left")
-
-        monkeypatch.setattr(checkpoint_module.json, "dump", torn)
-        with pytest.raises(OSError, match="no space"):
-            save_checkpoint(
-                saved, run={}, state=some_state(), records=[], randomness={}
-            )
+        monkeypatch.setattr(os, "write", full_disk(22))
+        with pytest.raises(ArmijoError, match=r"No space left on device.*resume"):
+            save_checkpoint(saved, run={}, position=Position(some_state(), [], {}))
         assert saved.read_bytes() == before
 
     def test_is_replaced_after_it_is_synced(self, saved, monkeypatch):
@@ -226,18 +221,16 @@ class TestWriting:
 
         spied("fsync")
         spied("replace")
-        save_checkpoint(saved, run={}, state=some_state(), records=[], randomness={})
-        assert events == ["fsync", "replace"]
-        assert load_checkpoint(saved, run={}, like=some_state())[0].w.tolist() == [
-            0.1,
-            -2.5,
-        ]
+        save_checkpoint(saved, run={}, position=Position(some_state(), [], {}))
+        assert events == ["fsync", "replace", "fsync"]  # the file, then its folder
+        found = load_checkpoint(saved, run={}, like=some_state())
+        assert found.state.w.tolist() == [0.1, -2.5]
 
     def test_numbers_that_json_does_not_know_are_refused(self, tmp_path):
         path = tmp_path / "run.json"
         state = dataclasses.replace(some_state(), mean_angle=math.nan)
         with pytest.raises(ValueError, match="JSON"):
-            save_checkpoint(path, run={}, state=state, records=[], randomness={})
+            save_checkpoint(path, run={}, position=Position(state, [], {}))
         assert not path.exists()
 
 
@@ -309,10 +302,10 @@ class TestResume:
         assert charges == read_ledger(folder / "whole" / "run.ledger").charges
         assert [charge.index for charge in charges] == list(range(12))
 
-    def test_an_interrupt_within_a_step_is_paid_and_repeated(
+    def test_an_interrupt_within_a_step_is_paid_once_and_redone(
         self, tmp_path, monkeypatch
     ):
-        """The charge stands; the batch is drawn again and paid again."""
+        """The charge stands; the same batch is drawn again and not paid again."""
         whole = train(*data(), settings_of(tmp_path / "whole"))
         settings = settings_of(tmp_path / "parts")
         real, calls = BLSGD.step, []
@@ -329,10 +322,7 @@ class TestResume:
             train(*data(), settings)
         assert len(read_ledger(settings.ledger).charges) == 5
         result = train(*data(), settings, resume=True)
-        assert result.w.tobytes() == whole.w.tobytes()
-        assert len(result.records) == 12
-        charges = read_ledger(settings.ledger).charges
-        assert [charge.index for charge in charges] == list(range(13))
+        self.assert_same(tmp_path, result, whole)
 
     def test_goes_on_until_the_budget_ends(self, tmp_path):
         """What was spent before the interrupt is not spent again."""

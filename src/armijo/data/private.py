@@ -101,12 +101,11 @@ class PrivateDataset:
             _refuse_apart(plan)
         self._refuse_changed_length()
         self._charge(plan, label)
-        rows = self._sample(plan.rate)
+        randomness = self._randomness.of_charge(self.accountant.n_charges - 1)
+        rows = self._sample(plan.rate, randomness)
         # Exchanging a row takes one contribution out and puts another in.
         moves = 2 if self._relation is Neighboring.REPLACE_ONE else 1
-        return PrivateBatch(
-            rows, plan, self._randomness, self._noise, moves, self._team
-        )
+        return PrivateBatch(rows, plan, randomness, self._noise, moves, self._team)
 
     def _charge(self, plan: BatchPlan, label: str) -> None:
         """Pay; with several processes the lead does, before anybody samples.
@@ -149,16 +148,16 @@ class PrivateDataset:
         """The neighboring relation of the run."""
         return self.accountant.guarantee.relation
 
-    def _sample(self, rate: float) -> Rows:
+    def _sample(self, rate: float, randomness: Randomness) -> Rows:
         """Draw each row independently; an empty batch is a batch like any other."""
         index = None
         if rate < 1:
-            bits = self._randomness.stream("sampling")
+            bits = randomness.stream("sampling")
             index = poisson_coins(self._length, rate, bits)
         X, y = self._source.take(index)
         if isinstance(self._source, ArrayRows):
             return Rows(X, y)
-        seed = int(self._randomness.stream("initial").uint64(1)[0] >> 1)
+        seed = int(randomness.stream("initial").uint64(1)[0] >> 1)
         return Rows(X, y, seed=seed)
 
     def __repr__(self) -> str:

@@ -31,6 +31,10 @@ class RowSource(Protocol):
         """Return features and labels of the chosen rows."""
         ...
 
+    def parts(self) -> Any:
+        """Return what tells these rows from others; None where that is unknown."""
+        ...
+
 
 class ExampleSource(RowSource, Protocol):
     """Rows for a module, whose shapes can be had without their values."""
@@ -67,7 +71,11 @@ class ArrayRows:
         """Return rows and labels."""
         if index is None:
             return self._X, self._y
-        return self._X[index], None if self._y is None else self._y[index]
+        return _chosen(self._X, index), None if self._y is None else self._y[index]
+
+    def parts(self) -> tuple[Any, ...]:
+        """Return rows and labels, and how they lie in memory."""
+        return self._X, self._y, getattr(self._X, "strides", None)
 
 
 class TensorRows:
@@ -101,6 +109,11 @@ class TensorRows:
         """Return inputs and targets on the device."""
         where = None if index is None else torch.from_numpy(index)
         return self._each(lambda one: self._moved(one if where is None else one[where]))
+
+    def parts(self) -> tuple[Any, ...]:
+        """Return all tensors, and how they lie in memory."""
+        strides = [one.stride() for group in self._tensors for one in group]
+        return self._tensors, self._single, strides
 
     def zeros(self) -> tuple[Any, Any]:
         """Return two examples of zeros, from shapes and types: no row is read."""
@@ -152,6 +165,9 @@ class DatasetRows:
         source = TensorRows(_frozen(inputs), _frozen(targets), device=self._device)
         return source.take(None if numbers else np.zeros(0, dtype=np.int64))
 
+    def parts(self) -> None:
+        """Return None: what a dataset will give next time is not known."""
+
     def zeros(self) -> tuple[Any, Any]:
         """Return two examples of zeros; the first example is read for its shapes."""
         first = self.take(np.zeros(1, dtype=np.int64))
@@ -166,6 +182,13 @@ class DatasetRows:
                 f"{type(example).__name__}; wrap the dataset so that it is a pair."
             )
         return tuple(example)
+
+
+def _chosen(X: Matrix, index: NDArray[np.int64]) -> Matrix:
+    """Return rows by number; whole rows at once where they lie whole in memory."""
+    if isinstance(X, np.ndarray) and X.flags.c_contiguous and X.flags.aligned:
+        return X.take(index, axis=0)  # of any other layout this copies the table
+    return X[index]
 
 
 def _tuple(tensors: Any) -> tuple[Tensor, ...]:

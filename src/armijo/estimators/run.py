@@ -15,17 +15,19 @@ from numpy.typing import NDArray
 from armijo import _validate
 from armijo.data.private import NoiseChoice, PrivateDataset
 from armijo.data.query import Matrix
+from armijo.data.sources import ArrayRows
 from armijo.errors import BudgetExceeded, LedgerError
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
 from armijo.optim.accounts import Accounting, accountant_for
-from armijo.optim.checkpoint import load_checkpoint, save_checkpoint
+from armijo.optim.checkpoint import Position, load_checkpoint, save_checkpoint
+from armijo.optim.keyed_run import KeyedRun
 from armijo.optim.linesearch import LineSearchSettings
 from armijo.optim.loop import Method, State, StepRecord, minimize
 from armijo.optim.problem import MethodSettings, Problem
 from armijo.privacy.accountant import Accountant, LedgerFactory
 from armijo.privacy.budget import Budget, Neighboring
-from armijo.privacy.ledger import Ledger
+from armijo.privacy.ledger import MemoryLedger
 
 Callback = Callable[[StepRecord], object]
 _SAVE_EVERY = 5.0  # seconds between checkpoints: what a killed run may have to redo
@@ -75,30 +77,30 @@ def train(
 
     With ``resume`` the run goes on from its checkpoint and its ledger.  The checkpoint
     is written at the start, every few seconds, and when the run ends or is interrupted.
-    What a killed run paid after its last checkpoint stays paid; the steps are redone
-    and charged again.
+    Steps that a killed run paid for after its last checkpoint are redone with the key
+    of the run, which lies beside the checkpoint, and are not charged again.
     """
-    randomness = _randomness(settings.seed)
+    source = ArrayRows(X, y)
     method, start = _method(settings)
-    progress = _Progress(settings, start, randomness)
+    progress = _Progress(settings, start, source)
     if resume:
         progress.load()
-    accountant = _accountant(settings, method, start)
+    accountant = _accountant(settings, method, start, progress.open_ledger)
     with closing(accountant.ledger):
-        progress.refuse_lost_charges(accountant)
         data = PrivateDataset(
-            X,
-            y,
+            source,
             n_rows=settings.n_rows,
             accountant=accountant,
-            randomness=randomness,
+            randomness=progress.randomness,
             noise=settings.noise,
         )
         try:
             progress.save()
-            _run(settings.objective, data, method, progress, callback)
+            whole = _run(settings.objective, data, method, progress, callback)
         finally:
             progress.save()
+        if whole:
+            progress.end()
     if not progress.records and settings.max_batches != 0:
         raise BudgetExceeded(_nothing_affordable(settings, accountant))
     return RunResult(progress.state.w.numpy().copy(), progress.records, accountant)
@@ -108,7 +110,7 @@ def check(settings: RunSettings) -> None:
     """Refuse settings that could not make one step, before anything is written."""
     method, start = _method(settings)
     _randomness(settings.seed)
-    accountant = _accountant(replace(settings, ledger=None), method, start)
+    accountant = _accountant(settings, method, start, None)
     if not accountant.affords(method.plan(start).mechanism):
         raise BudgetExceeded(_nothing_affordable(settings, accountant))
 
@@ -171,29 +173,38 @@ def _run(
     method: Method[Any],
     progress: "_Progress",
     callback: Callback | None,
-) -> None:
-    """Go through the loop until the budget, the settings or the callback end it."""
+) -> bool:
+    """Go through the loop; say whether budget or settings ended it, not a callback."""
     left = progress.batches_left()
     for state, record in minimize(
         objective, data, method, progress.state, max_batches=left
     ):
         progress.add(state, record)
         if callback is not None and callback(record) is True:
-            return
+            return False
+    return True
 
 
 class _Progress:
-    """The last finished step, so that an interrupt loses nothing."""
+    """The last finished step, so that neither an interrupt nor a crash loses it."""
 
-    def __init__(
-        self, settings: RunSettings, state: State, randomness: Randomness
-    ) -> None:
+    def __init__(self, settings: RunSettings, start: State, source: ArrayRows) -> None:
         self._settings = settings
-        self._randomness = randomness
-        self.state = state
-        self.records: list[StepRecord] = []
-        self._streams = randomness.state_dict()
+        self.randomness = _randomness(settings.seed)
+        self._past: Position | None = None
+        self._last = Position(start, [], self.randomness.state_dict())
+        self._keyed = KeyedRun(settings.checkpoint, source, _public(settings))
         self._saved = time.monotonic()
+
+    @property
+    def state(self) -> Any:
+        """The state after the last finished step."""
+        return self._last.state
+
+    @property
+    def records(self) -> list[StepRecord]:
+        """One for each finished step."""
+        return self._last.records
 
     def load(self) -> None:
         """Go on from the checkpoint."""
@@ -209,17 +220,18 @@ class _Progress:
                 f"Asked to resume, but the ledger {ledger} is not there; without it "
                 "what was spent is not known. Bring it back; nothing was spent now."
             )
-        self.state, self.records, self._streams = found
-        self._randomness.load_state_dict(self._streams)
+        self.randomness.load_state_dict(found.randomness)
+        self._past = self._last = found
 
-    def refuse_lost_charges(self, accountant: Accountant) -> None:
-        """Refuse a ledger that holds less than the steps of the checkpoint cost."""
-        if self.records and accountant.n_charges <= self.records[-1].batch:
-            raise LedgerError(
-                f"The checkpoint has a step of batch {self.records[-1].batch}, but the "
-                f"ledger holds {accountant.n_charges} charges: it is an old copy or "
-                "another file. Bring back the ledger of this run; nothing was spent."
-            )
+    def open_ledger(self, header: Mapping[str, object]) -> MemoryLedger:
+        """Open the ledger, and make it ready for the charges after the checkpoint."""
+        ledger = self._keyed.open_ledger(
+            self._settings.ledger, {**header, **_marks(self._settings)}, self._past
+        )
+        self._last = self._last._replace(charges=ledger.next_index)
+        if not self.randomness.deterministic:
+            self.randomness = self._keyed.randomness
+        return ledger
 
     def batches_left(self) -> int | None:
         """Return how many batches the settings still allow."""
@@ -227,11 +239,14 @@ class _Progress:
         return None if most is None else max(most - len(self.records), 0)
 
     def add(self, state: State, record: StepRecord) -> None:
-        """Take a finished step."""
-        self.state = state
-        self.records.append(record)
-        if self._randomness.deterministic:
-            self._streams = self._randomness.state_dict()
+        """Take a finished step, before anybody else sees it."""
+        self._keyed.settle(state, record)
+        streams = self._last.randomness
+        if self.randomness.deterministic:
+            streams = self.randomness.state_dict()
+        # One assignment, so that an interrupt finds all of a step or nothing of it.
+        records = [*self.records, record]
+        self._last = Position(state, records, streams, record.batch + 1)
         if time.monotonic() - self._saved > _SAVE_EVERY:
             self.save()
 
@@ -243,10 +258,17 @@ class _Progress:
         save_checkpoint(
             self._settings.checkpoint,
             run=self._settings.fingerprint or {},
-            state=self.state,
-            records=self.records,
-            randomness=self._streams,
+            position=self._keyed.signed(self._last),
         )
+
+    def end(self) -> None:
+        """Destroy what only an unfinished run needs."""
+        self._keyed.end()
+
+
+def _public(settings: RunSettings) -> RunSettings:
+    """Return the settings without the places of files."""
+    return replace(settings, ledger=None, checkpoint=None)
 
 
 def _randomness(seed: int | None) -> Randomness:
@@ -256,7 +278,12 @@ def _randomness(seed: int | None) -> Randomness:
     return Randomness(seed=seed, insecure_deterministic=True)
 
 
-def _accountant(settings: RunSettings, method: Method[Any], start: State) -> Accountant:
+def _accountant(
+    settings: RunSettings,
+    method: Method[Any],
+    start: State,
+    ledger: LedgerFactory | None,
+) -> Accountant:
     """Return the accountant of the run."""
     return accountant_for(
         method,
@@ -266,17 +293,8 @@ def _accountant(settings: RunSettings, method: Method[Any], start: State) -> Acc
         private=settings.method.private,
         accounting=settings.accounting,
         seeded=settings.seed is not None,
-        ledger=_ledger(settings),
+        ledger=ledger,
     )
-
-
-def _ledger(settings: RunSettings) -> LedgerFactory | None:
-    """Return what opens the ledger, if there is to be a file."""
-    path = settings.ledger
-    if path is None:
-        return None
-    marks = _marks(settings)
-    return lambda header: Ledger.open(path, header={**header, **marks})
 
 
 def _marks(settings: RunSettings) -> dict[str, object]:

@@ -2,7 +2,8 @@
 """Fit a table: from a file and its public schema to a folder with model and report.
 
 The folder holds ``model.json`` (safe to load), ``report.html``, ``report.json`` and
-``ledger.jsonl``; while a run is unfinished also ``checkpoint.json``.
+``ledger.jsonl``; while a run is unfinished also ``checkpoint.json`` and the secret key
+that it is redone with after a crash, ``checkpoint.json.key``.
 """
 
 import os
@@ -19,7 +20,9 @@ from armijo.errors import TableError
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
 from armijo.estimators.base import PrivateLinearClassifier
 from armijo.jobs.report import write_report
+from armijo.optim.keyed_run import key_path
 from armijo.optim.loop import StepRecord
+from armijo.privacy.run_key import destroy_key
 from armijo.tables import (
     LinearModel,
     Schema,
@@ -181,8 +184,13 @@ def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
 
 
 def _prepare(folder: Path, *, overwrite: bool) -> None:
-    """Make the folder; move an earlier run aside, since its ledger must not be lost."""
+    """Make the folder; move an earlier run aside, since its ledger must not be lost.
+
+    Its key is destroyed: that run is over.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    if overwrite:
+        destroy_key(key_path(folder / CHECKPOINT))
     content = [
         item for item in folder.iterdir() if not item.name.startswith("earlier-")
     ]

@@ -10,49 +10,24 @@ atomically.
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
-from typing import IO, Any, NamedTuple
+from io import BytesIO
+from typing import IO, Any
 
 import torch
 from torch import Tensor
 
 from armijo.errors import ArmijoError
 from armijo.optim.checkpoint import (
+    Position,
     refuse_other_run,
+    replace_file,
     state_from_values,
     state_to_values,
 )
 from armijo.optim.loop import S, StepRecord
 
 FORMAT = "armijo-training"
-VERSION = 1
-
-
-class Position(NamedTuple):
-    """Where a training stands after a step: released values and its own streams.
-
-    Attributes
-    ----------
-    state : State
-        The method's.
-    records : list of StepRecord
-        One for each step.
-    randomness : mapping
-        Streams of a seeded run.
-    charges : int
-        How many the ledger held.
-    ledger : str or None
-        The name that the ledger gave itself when it was begun, if it is a file.
-    evaluations : list of (int, float)
-        Values of the hook.
-    """
-
-    state: Any
-    records: list[StepRecord]
-    randomness: Mapping[str, Any]
-    charges: int = 0
-    ledger: str | None = None
-    evaluations: list[tuple[int, float]] = []  # noqa: RUF012 (never changed)
+VERSION = 2
 
 
 def save_training(
@@ -67,13 +42,9 @@ def save_training(
         "state": state_to_values(position.state),
         "records": [asdict(record) for record in position.records],
     }
-    target = Path(path)
-    draft = target.with_name(target.name + ".new")
-    with draft.open("wb") as file:
-        torch.save(document, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, target)
+    written = BytesIO()
+    torch.save(document, written)
+    replace_file(path, written.getvalue())
 
 
 def load_training(
@@ -106,6 +77,7 @@ def _position(document: Mapping[str, Any], like: S) -> Position:
         records=[StepRecord(**record) for record in document["records"]],
         randomness=dict(document["randomness"]),
         charges=int(document["charges"]),
+        tag=str(document["tag"]),
         ledger=document["ledger"],
         evaluations=[(int(at), float(value)) for at, value in document["evaluations"]],
     )

@@ -100,6 +100,16 @@ def layout(module: nn.Module) -> str:
     )
 
 
+def code_of(module: nn.Module, loss: Any) -> tuple[Any, ...]:
+    """Return what can be told of the functions that a training computes with.
+
+    That their code is the same cannot be told; results of redone steps are compared.
+    """
+    names = (type(loss).__qualname__, getattr(loss, "__qualname__", ""))
+    texts = [repr(one) for one in (module, loss) if isinstance(one, nn.Module)]
+    return names, texts, dict(module.named_buffers())
+
+
 def default_rate(n_rows: int) -> float:
     """Return the rate of batches of 256 examples or 1/200 of them if that is more.
 

@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 from armijo.data.team import Alone, Team, number_total
-from armijo.networks.checkpoint import Position, load_training
+from armijo.networks.checkpoint import load_training
 from armijo.noise import Randomness
+from armijo.optim.checkpoint import Position
 from armijo.optim.loop import S
 from armijo.privacy.accountant import Accountant, LedgerFactory
 from armijo.privacy.budget import Budget

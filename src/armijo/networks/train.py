@@ -14,13 +14,14 @@ from armijo.data.private import NoiseChoice, PrivateDataset
 from armijo.data.sources import ExampleSource
 from armijo.data.team import Alone, ProcessTeam, Team
 from armijo.errors import ArmijoError, BudgetExceeded, LedgerError
-from armijo.networks.checkpoint import Position, save_training
+from armijo.networks.checkpoint import save_training
 from armijo.networks.inputs import check_source, public_rows, source_of
 from armijo.networks.methods import network_method
 from armijo.networks.progress import evaluating, shown
 from armijo.networks.settings import (
     Path_,
     TrainSettings,
+    code_of,
     default_rate,
     default_steps,
 )
@@ -34,10 +35,12 @@ from armijo.networks.together import (
 from armijo.objectives.ghost.one_by_one import Loss
 from armijo.objectives.module import ModuleObjective
 from armijo.optim.accounts import accountant_for
+from armijo.optim.checkpoint import Position
+from armijo.optim.keyed_run import KeyedRun
 from armijo.optim.loop import StepRecord, minimize
 from armijo.privacy.accountant import Accountant, LedgerFactory
 from armijo.privacy.budget import Budget, Neighboring
-from armijo.privacy.ledger import Ledger
+from armijo.privacy.ledger import MemoryLedger
 from armijo.privacy.statement import PrivacyStatement
 
 Evaluate = Callable[[nn.Module], float]
@@ -82,11 +85,16 @@ class Training:
         )
         self._randomness = own_randomness(team, settings.seed)
         start = self.method.init(objective.start())
-        past = self._past(start) if resume else Position(start, [], {})
-        self._state, self.records = past.state, past.records
-        self.evaluations = list(past.evaluations)
+        past = self._past(start) if resume else None
+        last = past or Position(start, [], {})
+        self._state, self.records = last.state, last.records
+        self.evaluations = list(last.evaluations)
         self._streams = self._randomness.state_dict()
-        self.accountant = self._accountant(budget, start)
+        self._keyed = self._keyed_run(source)
+        self.accountant = self._accountant(budget, start, past)
+        self._charges = self.accountant.n_charges
+        if settings.seed is None:
+            self._randomness = self._keyed.randomness
         try:
             self._data = PrivateDataset(
                 source,
@@ -96,21 +104,36 @@ class Training:
                 noise=settings.noise,
                 team=team,
             )
-            team.attempt(lambda: self._refuse_other_ledger(past))
             self._refuse_used_up()
         except BaseException:
             self.accountant.ledger.close()
             raise
 
-    def _accountant(self, budget: Budget, start: Any) -> Accountant:
+    def _keyed_run(self, source: ExampleSource) -> KeyedRun:
+        """Return the key's keeper; steps are redone on one processor only.
+
+        Sums on a GPU, or over processes that died, need not repeat to the last bit.
+        """
+        own, objective = self._settings, self._objective
+        alone = isinstance(self._team, Alone) and objective.device.type == "cpu"
+        described = (self._run_id, own.noise, own.seed)
+        return KeyedRun(
+            own.checkpoint if alone else None,
+            source,
+            (described, code_of(objective.module, objective.loss)),
+        )
+
+    def _accountant(
+        self, budget: Budget, start: Any, past: Position | None
+    ) -> Accountant:
         """Return the accountant of a run from ``start``; the lead writes a ledger."""
         own = self._settings
         ledger: LedgerFactory | None = None
         if own.ledger_path is not None:
             path, marks = own.ledger_path, {"run_settings": self._run_id}
 
-            def ledger(header: Mapping[str, object]) -> Ledger:
-                return Ledger.open(path, header={**header, **marks})
+            def ledger(header: Mapping[str, object]) -> MemoryLedger:
+                return self._keyed.open_ledger(path, {**header, **marks}, past)
 
         build = partial(
             accountant_for,
@@ -128,6 +151,7 @@ class Training:
         left = self._settings.steps - len(self.records)
         with closing(self.accountant.ledger):
             try:
+                self._save()
                 for state, record in minimize(
                     self._objective,
                     self._data,
@@ -143,6 +167,7 @@ class Training:
             finally:
                 self._objective.load(self._state.w)
                 self._save()
+            self._keyed.end()
 
     def run(self, *, progress: bool = False) -> "Training":
         """Make all steps, with a progress bar if asked for."""
@@ -159,10 +184,11 @@ class Training:
 
     def _keep(self, state: Any, record: StepRecord) -> None:
         """Take a finished step, evaluate and save when it is due."""
-        self._state = state
+        self._keyed.settle(state, record)
+        streams = self._randomness.state_dict()
         self.records.append(record)
-        if self._randomness.deterministic:
-            self._streams = self._randomness.state_dict()
+        # Together, so that an interrupt finds all of a step or nothing of it.
+        self._state, self._streams, self._charges = state, streams, record.batch + 1
         self._objective.load(state.w)
         done, module = len(self.records), self._objective.module
         if self._evaluate is not None and done % self._every == 0:
@@ -181,13 +207,12 @@ class Training:
             return
         position = Position(
             state=self._state,
-            records=self.records,
+            records=[one for one in self.records if one.batch < self._charges],
             randomness=self._streams,
-            charges=self.accountant.n_charges,
-            ledger=_ledger_name(self.accountant),
+            charges=self._charges,
             evaluations=self.evaluations,
         )
-        save_training(path, run=self._run_id, position=position)
+        save_training(path, run=self._run_id, position=self._keyed.signed(position))
 
     def _past(self, start: Any) -> Position:
         """Read the checkpoint to go on from."""
@@ -226,21 +251,6 @@ class Training:
             return None
         path, rank = Path(self._settings.checkpoint), self._team.rank
         return path if rank == 0 else path.with_name(f"{path.name}.{rank}")
-
-    def _refuse_other_ledger(self, past: Position) -> None:
-        """Refuse another ledger than the checkpoint's, and an old copy of it."""
-        name, held = _ledger_name(self.accountant), self.accountant.n_charges
-        if name is not None and past.ledger not in (None, name):
-            raise LedgerError(
-                f"The checkpoint belongs to the ledger {past.ledger}, found was "
-                f"{name}; bring back the ledger of this run. Nothing was spent."
-            )
-        if held < past.charges:
-            raise LedgerError(
-                f"The checkpoint was written after {past.charges} charges, but the "
-                f"ledger holds {held}: it is an old copy. Bring back the ledger of "
-                "this run; nothing was spent."
-            )
 
     def _refuse_used_up(self) -> None:
         """Refuse to begin with a ledger that leaves nothing for a step."""
@@ -376,9 +386,3 @@ def train(
         evaluate_every=evaluate_every,
         resume=resume,
     )
-
-
-def _ledger_name(accountant: Accountant) -> str | None:
-    """Return what a ledger calls itself, if it is a file."""
-    ledger = accountant.ledger
-    return str(ledger.header["run"]) if isinstance(ledger, Ledger) else None

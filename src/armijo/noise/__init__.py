@@ -18,6 +18,7 @@ not protected against an observer of time.
 
 =====================  =====================================================
 :mod:`~.bits`          sources of bits, and one stream for each purpose
+:mod:`~.keyed`         streams of a secret run key, one for each charge
 :mod:`~.lazy`          the event ``U < exp(-x)``, decided exactly
 :mod:`~.lattice`       rounded Laplace and Gaussian noise, exact and fast
 :mod:`~.selection`     the exponential mechanism's choice, Poisson coins
@@ -25,6 +26,7 @@ not protected against an observer of time.
 """
 
 from armijo.noise.bits import PURPOSES, BitSource, Randomness, SeededBits, SystemBits
+from armijo.noise.keyed import KeyedRandomness
 from armijo.noise.lattice import (
     EXACT_UP_TO,
     MAX_SCALE,
@@ -40,6 +42,7 @@ __all__ = [
     "MAX_SCALE",
     "PURPOSES",
     "BitSource",
+    "KeyedRandomness",
     "Randomness",
     "SeededBits",
     "SystemBits",

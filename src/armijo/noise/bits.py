@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import (
+    Cipher,
+    CipherContext,
+    algorithms,
+    modes,
+)
 from numpy.typing import NDArray
 
 from armijo import _validate
@@ -49,8 +54,12 @@ def _system_bytes(n: int) -> bytes:
     """Return ``n`` bytes nobody can predict."""
     if n < _EXPAND_FROM:
         return os.urandom(n)
-    stream = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(bytes(16))).encryptor()
-    return stream.update(bytes(n))
+    return counter_stream(os.urandom(32)).update(bytes(n))
+
+
+def counter_stream(key: bytes) -> CipherContext:
+    """Return the AES-256 counter stream of a key that is used for nothing else."""
+    return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
 
 class SeededBits:
@@ -142,6 +151,10 @@ class Randomness:
     def deterministic(self) -> bool:
         """Whether a seed fixes every draw (then no guarantee holds)."""
         return self._seed is not None
+
+    def of_charge(self, index: int) -> "Randomness":
+        """Return the streams for a charge: these, unless a run key derives others."""
+        return self
 
     def stream(self, purpose: str) -> BitSource:
         """Return the stream of one purpose, the same object each time."""

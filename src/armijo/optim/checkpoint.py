@@ -3,8 +3,8 @@
 
 A checkpoint holds released values only (and, for a seeded run, its generators).  It is
 replaced atomically, so that there is always a whole one.  The ledger may be ahead of
-it by the batches that were paid after it was written: those are not refunded, and a
-resumed run pays for the batches it opens again.
+it by the batches that were paid after it was written; a resumed run opens those again
+(:mod:`armijo.optim.keyed_run` says what they cost).
 """
 
 import json
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -21,10 +21,41 @@ from torch import Tensor
 from armijo import _validate
 from armijo.errors import ArmijoError
 from armijo.optim.loop import S, State, StepRecord
+from armijo.privacy.ledger_files import sync_folder, write
 from armijo.search.armijo import Direction
 
 FORMAT = "armijo-checkpoint"
-VERSION = 2
+VERSION = 3
+
+
+class Position(NamedTuple):
+    """Where a run stands after a step: released values and its own streams.
+
+    Attributes
+    ----------
+    state : State
+        The method's.
+    records : list of StepRecord
+        One for each step.
+    randomness : mapping
+        Streams of a seeded run.
+    charges : int
+        The index of the charge that the next step is to make.
+    tag : str
+        The run key's tag of all this; empty without a key.
+    ledger : str or None
+        The name that the ledger gave itself when it was begun, if it is a file.
+    evaluations : list of (int, float)
+        Values of a network's hook.
+    """
+
+    state: Any
+    records: list[StepRecord]
+    randomness: Mapping[str, Any]
+    charges: int = 0
+    tag: str = ""
+    ledger: str | None = None
+    evaluations: list[tuple[int, float]] = []  # noqa: RUF012 (never changed)
 
 
 def state_to_dict(state: State) -> dict[str, Any]:
@@ -123,34 +154,47 @@ def _vector(values: Any) -> Tensor:
 
 
 def save_checkpoint(
-    path: str | os.PathLike[str],
-    *,
-    run: Mapping[str, Any],
-    state: State,
-    records: list[StepRecord],
-    randomness: Mapping[str, Any],
+    path: str | os.PathLike[str], *, run: Mapping[str, Any], position: Position
 ) -> None:
     """Write a checkpoint whole or not at all."""
     document = {
         "format": FORMAT,
         "version": VERSION,
         "run": dict(run),
-        "state": state_to_dict(state),
-        "records": [asdict(record) for record in records],
-        "randomness": dict(randomness),
+        "state": state_to_dict(position.state),
+        "records": [asdict(record) for record in position.records],
+        "randomness": dict(position.randomness),
+        "charges": position.charges,
+        "tag": position.tag,
+        "ledger": position.ledger,
     }
-    target = Path(path)
-    draft = target.with_name(target.name + ".new")
-    with draft.open("w", encoding="utf-8") as file:
-        json.dump(document, file, allow_nan=False)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, target)
+    replace_file(path, json.dumps(document, allow_nan=False).encode())
+
+
+def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
+    """Put a checkpoint in the place of the one before, which stays until then."""
+    target = os.path.abspath(path)
+    draft = target + ".new"
+    try:
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        try:
+            write(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(draft, target)
+        sync_folder(target)
+    except OSError as error:
+        raise ArmijoError(
+            f"Cannot write the checkpoint {target}: {error.strerror or error}. The one "
+            "before it is whole, and what was charged stays charged; make room there "
+            "and resume."
+        ) from error
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str], *, run: Mapping[str, Any], like: S
-) -> tuple[S, list[StepRecord], dict[str, Any]]:
+    path: str | os.PathLike[str], *, run: Mapping[str, Any], like: State
+) -> Position:
     """Read a checkpoint of the same run, whose states are ``like`` this one."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -159,14 +203,21 @@ def load_checkpoint(
         found = dict(document["run"])
         state = state_from_dict(document["state"], like)
         records = [StepRecord(**record) for record in document["records"]]
-        randomness = dict(document["randomness"])
+        position = Position(
+            state,
+            records,
+            dict(document["randomness"]),
+            int(document["charges"]),
+            str(document["tag"]),
+            document["ledger"],
+        )
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise ArmijoError(
             f"{path} is not a checkpoint of this version ({error}); nothing was spent. "
             "Start the run anew in another folder."
         ) from error
     refuse_other_run(path, found, run)
-    return state, records, randomness
+    return position
 
 
 def refuse_other_run(

@@ -6,6 +6,10 @@ accountant lets data be touched after that and not before. Whatever happens next
 reopening the ledger counts at least what was spent, and nothing in this module ever
 truncates, overwrites or rewrites a file: bytes are only added at the end. What no
 file can tell is that complete lines are missing at its end, as in an old copy.
+
+A run that redoes steps with its own key (:mod:`armijo.privacy.run_key`) rewinds its
+ledger to where its checkpoint stands; charges that are in the file are then expected
+again, in their order, and not written again.
 """
 
 import json
@@ -13,7 +17,7 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType, TracebackType
 from typing import NoReturn, Self
 
@@ -37,6 +41,7 @@ from armijo.privacy.ledger_lines import (
     announce_payload,
     charge_payload,
     encode,
+    is_torn,
     read_lines,
     seal,
 )
@@ -144,6 +149,8 @@ class Ledger(MemoryLedger):
         super().__init__()
         self.path = path
         self._failed: str | None = None
+        self._key = ""
+        self._paid: list[Charge] = []
         self._mutex = threading.RLock()
         self._process = os.getpid()
         lock = acquire_lock(path)
@@ -208,6 +215,32 @@ class Ledger(MemoryLedger):
             raise failure("open", self.path, error) from error
         self.header: Mapping[str, object] = MappingProxyType(stored)
 
+    def use_key(self, name: str) -> None:
+        """Write the name of a run key into every charge from here on."""
+        self._key = name
+
+    def rewind(self, index: int) -> None:
+        """Expect the charges from an index on again: paid by this run, not yet used.
+
+        The file stays as it is; sums and :attr:`next_index` go back. A torn line at
+        the end is written anew by the charge that it was to be.
+
+        Raises
+        ------
+        LedgerError
+            The file holds fewer charges, or one of them is not of the key in use.
+        """
+        later = self._book.charges[index:]
+        whole = [one for one in later if not is_torn(one)]
+        foreign = [one.index for one in whole if not one.key or one.key != self._key]
+        if index > self.next_index or foreign or whole != later[: len(whole)]:
+            raise LedgerError(
+                f"The ledger {self.path} cannot go back to charge {index} of "
+                f"{self.next_index}: later ones are missing or of another run "
+                f"({foreign[:1]}); nothing was spent."
+            )
+        self._paid = self._book.rewind(index)
+
     def append(self, charge: Charge) -> None:
         """Write a charge and return once it is on disk; only then may data be read.
 
@@ -224,10 +257,16 @@ class Ledger(MemoryLedger):
         """
         if os.getpid() != self._process:  # before the mutex, which may be held there
             self._refuse("it belongs to the parent of this process")
+        if self._key:
+            charge = replace(charge, key=self._key)
         with self._mutex:
             payload = charge_payload(charge)
             self._check_file()
             self._book.check(charge)
+            if self._paid and not is_torn(self._paid[0]):
+                self._refuse_another(payload)
+                self._book.count(self._paid.pop(0))
+                return
             # Set before the write and lifted after it, so that an interrupt at any
             # instant in between leaves an object that refuses to go on.
             self._failed = "an earlier append did not finish"
@@ -236,9 +275,12 @@ class Ledger(MemoryLedger):
                 if ceiling is not None:
                     self._write_line(announce_payload(ceiling))
                     self._book.ceiling = ceiling
+                if self._paid:  # what is left of it was torn
+                    payload = charge_payload(charge, "mended")
                 self._write_line(payload)
             except OSError as error:
                 raise failure("write to", self.path, error) from error
+            self._paid.clear()
             self._book.count(charge)
             self._failed = None
 
@@ -250,6 +292,16 @@ class Ledger(MemoryLedger):
         self._book.chain = chain
         device, inode, size = self._identity
         self._identity = device, inode, size + len(line) + 1
+
+    def _refuse_another(self, payload: bytes) -> None:
+        """Refuse a charge that is not the one that was paid at its place."""
+        if charge_payload(self._paid[0]) != payload:
+            raise LedgerError(
+                f"Charge {self._paid[0].index} of the ledger {self.path} paid for "
+                "something else than what the redone step asks for; nothing was "
+                "released or spent. Remove the key of the run and resume: the steps "
+                "after the checkpoint are then charged again."
+            )
 
     def _refuse(self, found: str) -> NoReturn:
         """Refuse a charge because of the state of this object."""

@@ -7,8 +7,11 @@ A ledger is ASCII text, one JSON object per line, the last key of each being
 * the header, ``{"format": "armijo-ledger", "version": 1, "run": ..., ...}``;
 * ``{"kind": "announce", "ceiling": [...]}``: no later charge costs more than this,
   component by component, until another announcement raises it;
-* ``{"kind": "charge", "index": ..., "label": ..., "mechanism": ..., "cost": [...]}``;
-* ``{"kind": "torn", ...}``: what the unreadable line before it is counted as.
+* ``{"kind": "charge", "index": ..., "label": ..., "mechanism": ..., "cost": [...]}``,
+  with ``"key": ...`` where the noise comes from a run key of that name;
+* ``{"kind": "torn", ...}``: what the unreadable line before it is counted as;
+* ``{"kind": "mended", ...}``: a charge in the place of the torn lines from its index
+  on, written when the step of the torn charge is redone with the key of its run.
 
 Each line is written by one call and synced before the next one is begun, so that a
 crash can damage the last line and no other. This module only turns bytes into
@@ -19,7 +22,7 @@ import json
 import math
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NoReturn
 
@@ -54,6 +57,9 @@ class Charge:
         Public JSON description of the mechanism.
     cost : tuple of float
         What it costs, one number per limit of the accountant; finite, not negative.
+    key : str
+        Public name of the run key that its noise comes from; empty for the system's
+        noise. Two runs that did the same are equal whatever their keys.
 
     Examples
     --------
@@ -65,6 +71,7 @@ class Charge:
     label: str
     mechanism: Mapping[str, object]
     cost: tuple[float, ...]
+    key: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be written exactly or added up."""
@@ -75,6 +82,8 @@ class Charge:
             raise ValueError(
                 f"Expected label to be a string, got {self.label!r}; name the access."
             )
+        if not isinstance(self.key, str):
+            raise ValueError(f"Expected key to be a name, got {self.key!r}.")
         if not isinstance(self.mechanism, Mapping):
             raise ValueError(
                 f"Expected mechanism to be a mapping, got {self.mechanism!r}; give "
@@ -119,9 +128,22 @@ def encode(name: str, value: object) -> bytes:
         ) from error
 
 
-def charge_payload(charge: Charge) -> bytes:
+def charge_payload(charge: Charge, kind: str = "charge") -> bytes:
     """Return the line of a charge, yet without its chain."""
-    return encode("charge", {"kind": "charge", **vars(charge)})
+    record = {"kind": kind, **vars(charge)}
+    if not charge.key:
+        del record["key"]
+    return encode("charge", record)
+
+
+def _charge(record: Mapping[str, Any]) -> Charge:
+    """Return the charge that a line holds."""
+    return Charge(**{name: one for name, one in record.items() if name != "kind"})
+
+
+def is_torn(charge: Charge) -> bool:
+    """Say whether a charge stands for a torn line."""
+    return charge.label == TORN_LABEL and charge.mechanism.get("torn") is True
 
 
 def announce_payload(ceiling: tuple[float, ...]) -> bytes:
@@ -201,8 +223,10 @@ class Book:
         """Take in one sealed line, or raise ValueError where it cannot stand here."""
         record: dict[str, Any] = _DECODER.decode(payload.decode("ascii"))
         match record:
-            case {"kind": "charge", "index": k, "label": label, **rest}:
-                charge = Charge(k, label, rest["mechanism"], rest["cost"])
+            case {"kind": "charge" | "mended" as kind}:
+                charge = _charge(record)
+                if kind == "mended":
+                    self._drop_torn(charge.index)
                 self.check(charge)
                 if self.raised(charge.cost) is not None:
                     raise ValueError("a charge above the announced ceiling")
@@ -216,6 +240,21 @@ class Book:
             case _:
                 raise ValueError("an unknown kind of line")
         self.chain = chain
+
+    def _drop_torn(self, index: int) -> None:
+        """Take back what torn lines were counted as, from an index on."""
+        torn = self.charges[index:]
+        if not torn or not all(map(is_torn, torn)):
+            raise ValueError("a mended charge where no line was torn")
+        self.rewind(index)
+
+    def rewind(self, index: int) -> list[Charge]:
+        """Take the charges from an index on out of the sums, and return them."""
+        kept, later = self.charges[:index], self.charges[index:]
+        self.charges, self._units = [], []
+        for charge in kept:
+            self.count(charge)
+        return later
 
     def acknowledge(self, fragment: bytes) -> bytes:
         """Count a torn line; return the record that says so, without its newline.
@@ -241,8 +280,8 @@ class Book:
         kinds of writes. (1) An announcement: its charge was to be written after
         it, so no data was touched on its account. Before any ceiling stands no other
         write is possible, and a fragment that begins as an announcement is one.
-        (2) A charge: its cost is at most the ceiling, which was on disk before the
-        charge was begun. A fragment too short to tell the two apart, or whose
+        (2) A charge, mended or not: its cost is at most the ceiling, which was on disk
+        before it was begun. A fragment too short to tell the two apart, or whose
         first bytes were lost, is taken for a charge. (Headers are not torn lines: a
         file cut inside its header holds no charge and is refused. Torn records of
         torn lines are completed, not counted again.)
@@ -323,7 +362,7 @@ def _replay(path: str, number: int, book: Book, payload: bytes, chain: bytes) ->
     """Take in a line whose checksum is right; name the line if it makes no sense."""
     try:
         book.replay(payload, chain)
-    except (ValueError, KeyError, ArithmeticError, RecursionError, ArmijoError) as why:
+    except (ValueError, TypeError, ArithmeticError, RecursionError, ArmijoError) as why:
         damaged(path, number, f"is out of place ({why})")
 
 
