@@ -125,7 +125,7 @@ def watch():
 watcher = threading.Thread(target=watch)
 watcher.start()
 model = PrivateLogisticRegression(
-    epsilon=1.0, delta=1e-8, rate=rate, expected_steps=30, classes=[0, 1], n_rows=rows,
+    method="blsgd", epsilon=1.0, delta=1e-8, rate=rate, expected_steps=30, classes=[0, 1], n_rows=rows,
     search_form="difference", callback=note)
 try:
     model.fit(X, y)
@@ -176,7 +176,7 @@ def _whole_fits(X: np.ndarray, y: np.ndarray) -> list[Row]:
 
     start = time.perf_counter()
     PrivateLogisticRegression(
-        epsilon=1.0, delta=1e-8, classes=[-1.0, 1.0], n_rows=ROWS
+        method="blsgd", epsilon=1.0, delta=1e-8, classes=[-1.0, 1.0], n_rows=ROWS
     ).fit(X, y)
     whole = time.perf_counter() - start
     with tempfile.TemporaryDirectory() as folder:

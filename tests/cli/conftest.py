@@ -12,7 +12,12 @@ from armijo.cli import main
 from armijo.privacy.ledger import read_ledger
 from tests.jobs.conftest import Small, write_small
 
-USUAL = {"--epsilon": "1", "--delta": "1e-5", "--expected-steps": "10"}
+USUAL = {
+    "--epsilon": "1",
+    "--delta": "1e-5",
+    "--method": "blsgd",
+    "--expected-steps": "10",
+}
 
 
 class Finished(NamedTuple):

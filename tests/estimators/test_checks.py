@@ -7,6 +7,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
 
 SMALL = {
+    "method": "blsgd",
     "epsilon": 5.0,
     "gradient_rho": 0.05,
     "search_epsilon": 0.3,
@@ -17,9 +18,11 @@ SMALL = {
 @pytest.mark.filterwarnings("ignore::armijo.errors.PrivacyLeakWarning")
 @parametrize_with_checks(
     [
+        PrivateLogisticRegression(),
+        PrivateLinearSVC(),
         PrivateLogisticRegression(**SMALL),
         PrivateLinearSVC(**SMALL),
-        PrivateLinearSVC(loss="huber", method="blgd", **SMALL),
+        PrivateLinearSVC(loss="huber", **{**SMALL, "method": "blgd"}),
     ]
 )
 def test_scikit_learn(estimator, check):

@@ -34,12 +34,20 @@ def table(classes=(0, 1), rows=ROWS, seed=0):
 
 
 def model(kind=PrivateLogisticRegression, **settings):
-    small = {"epsilon": 6.0, "gradient_rho": 0.05, "search_epsilon": 0.3}
+    small = {"method": "blsgd", "epsilon": 6.0, "gradient_rho": 0.05, "search_epsilon": 0.3}
     public = {"max_batches": 8, "classes": [0, 1], "n_rows": ROWS}
     return kind(**{**small, **public, **settings})
 
 
 class TestFitted:
+    @BOTH
+    def test_nothing_has_to_be_set(self, kind):
+        X, y = table(rows=3000)
+        found = kind(epsilon=2.0, delta=1e-6, classes=[0, 1], n_rows=3000).fit(X, y)
+        assert found.method == "auto"
+        assert found.score(X, y) > 0.9
+        assert found.privacy_.guarantee.holds
+
     @BOTH
     def test_attributes(self, kind):
         found = model(kind).fit(*table())

@@ -154,6 +154,7 @@ def test_a_fitted_model_draws_itself(batches):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2))
     model = PrivateLogisticRegression(
+        method="blsgd",
         epsilon=4.0,
         gradient_rho=0.05,
         search_epsilon=0.3,

@@ -25,6 +25,7 @@ FILES = {"model.json", "report.html", "report.json", "ledger.jsonl"}
 SETTINGS = {
     "epsilon": 1.0,
     "delta": 1e-5,
+    "method": "blsgd",
     "expected_steps": 10,
     "search_form": "difference",
 }

@@ -92,9 +92,6 @@ def test_every_budget_leaves_a_whole_run(shown, epsilon):
 def test_a_demo_again_keeps_the_earlier_ledgers(census, tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "find_census", lambda: (census, True))
     monkeypatch.setattr(demo, "EPSILONS", (1.0,))
-    monkeypatch.setattr(
-        demo, "PARAMETERS", {**demo.PARAMETERS, "expected_steps": 5, "max_batches": 2}
-    )
     path = tmp_path / "epsilon-1" / "ledger.jsonl"
     demo.run_demo(tmp_path, on_fit=lambda epsilon: lambda record: None)
     first = path.read_bytes()

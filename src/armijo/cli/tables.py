@@ -61,7 +61,7 @@ def fit(
     model: Annotated[str, typer.Option(help="logistic or svm.")] = "logistic",
     method: Annotated[
         str, typer.Option(help="The algorithm: `armijo methods` lists them.")
-    ] = "blsgd",
+    ] = "auto",
     rate: Annotated[
         float | None, typer.Option(help="Sampling ratio, where the method samples.")
     ] = None,

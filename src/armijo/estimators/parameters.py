@@ -29,7 +29,7 @@ class MethodParameters(BaseEstimator):
     epsilon, delta : float
         The promise of one ``fit``; it is also what is reported.
     method : str
-        One of :data:`armijo.optim.METHODS`: the algorithm.
+        One of :data:`armijo.optim.METHODS`: the algorithm.  "auto" has nothing to set.
     loss : str or None
         None is the class's own loss; :class:`PrivateLinearSVC` also takes "huber".
     options : mapping or None
@@ -102,7 +102,7 @@ class MethodParameters(BaseEstimator):
         *,
         epsilon: float = 1.0,
         delta: float = 1e-5,
-        method: str = "blsgd",
+        method: str = "auto",
         loss: str | None = None,
         rate: float | None = None,
         expected_steps: int | None = None,

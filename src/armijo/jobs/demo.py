@@ -20,7 +20,6 @@ from armijo.tables import Schema
 
 EPSILONS = (0.1, 0.5, 1.0)
 DELTA = 1e-6
-PARAMETERS = {"delta": DELTA, "expected_steps": 60, "search_form": "difference"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def run_demo(
             folder / "train.parquet",
             schema=schema,
             out=out,
-            parameters={**PARAMETERS, "epsilon": epsilon},
+            parameters={"epsilon": epsilon, "delta": DELTA},
             callback=on_fit(epsilon),
             overwrite=True,
         )
