@@ -326,3 +326,15 @@ def test_a_draft_has_to_be_reviewed_before_it_is_used(armijo, fit, small, tmp_pa
     assert not (tmp_path / "run").exists()
     draft.write_text(drafted.out.replace("reviewed = false", "reviewed = true"))
     assert parsed(fit("--json", schema=draft, max_batches=0))["batches"] == 0
+
+
+@pytest.mark.filterwarnings("ignore::armijo.errors.PrivacyLeakWarning")
+def test_exact_values_are_written_only_when_asked_for_and_marked(fit, armijo, tmp_path):
+    assert fit().code == 0
+    assert not (tmp_path / "run" / "leaky-diagnostics.csv").exists()
+    found = fit("--leaky-diagnostics", "--overwrite")
+    assert found.code == 0 and "NO GUARANTEE" in shown(found)
+    text = (tmp_path / "run" / "leaky-diagnostics.csv").read_text()
+    assert text.startswith("# NOT PRIVATE")
+    assert "NO GUARANTEE" in shown(armijo("show", tmp_path / "run"))
+    assert "leaky_diagnostics" in (tmp_path / "run" / "report.html").read_text()

@@ -99,6 +99,13 @@ def fit(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Move what is in the folder aside.")
     ] = False,
+    leaky_diagnostics: Annotated[
+        bool,
+        typer.Option(
+            "--leaky-diagnostics",
+            help="Also write exact values of the rows, WITHOUT a guarantee.",
+        ),
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Train a private model on a table."""
@@ -120,6 +127,7 @@ def fit(
         "max_batches": max_batches,
         "accounting": accounting,
         "random_state": insecure_seed,
+        "leaky_diagnostics": leaky_diagnostics,
     }
     with fit_progress(quiet=json) as progress, _finish_step_on_interrupt() as stopped:
         step = progress.start(epsilon)

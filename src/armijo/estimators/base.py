@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from armijo import _validate
 from armijo.data.query import clipped_rows
+from armijo.estimators.leaky import LeakyDiagnostics
 from armijo.estimators.leaks import warn_of_leaks
 from armijo.estimators.parameters import MethodParameters
 from armijo.estimators.plotting import plot_history
@@ -94,10 +95,22 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
         """
         X, y, settings = self._prepared(X, y)
         settings = replace(settings, checkpoint=checkpoint, fingerprint=fingerprint)
-        warn_of_leaks(classes_read=self.classes is None, accounting=settings.accounting)
+        warn_of_leaks(
+            classes_read=self.classes is None,
+            accounting=settings.accounting,
+            leaky=self.leaky_diagnostics,
+        )
         labels = self._encoded(y)
-        result = train(X, labels, settings, callback=self.callback, resume=resume)
+        watch = None
+        if self.leaky_diagnostics:
+            bound = settings.method.row_bound
+            watch = LeakyDiagnostics(X, labels, settings.objective, bound)
+        result = train(
+            X, labels, settings, callback=self.callback, watch=watch, resume=resume
+        )
         self._keep(result, settings)
+        if watch is not None:
+            self.leaky_diagnostics_ = watch.table()
         return self
 
     def check_fit(self, X: Any, y: Any) -> Self:
@@ -210,6 +223,7 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
             max_batches=self.max_batches,
             seed=seed,
             ledger=self.ledger,
+            leaky_diagnostics=self.leaky_diagnostics,
         )
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ import warnings
 from armijo.errors import PrivacyLeakWarning
 
 
-def warn_of_leaks(*, classes_read: bool, accounting: str) -> None:
+def warn_of_leaks(*, classes_read: bool, accounting: str, leaky: bool) -> None:
     """Warn about leaks that the settings, or the caller, bring with them."""
     if classes_read:
         _warn(
@@ -18,6 +18,11 @@ def warn_of_leaks(*, classes_read: bool, accounting: str) -> None:
         _warn(
             "accounting='paper' reproduces the printed analysis and gives no valid "
             "guarantee; see privacy_.guarantee.broken_premises."
+        )
+    if leaky:
+        _warn(
+            "leaky_diagnostics=True records exact values of the rows: there is no "
+            "guarantee. Use it on public or generated rows only."
         )
     if inside_model_selection():
         _warn(

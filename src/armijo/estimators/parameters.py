@@ -13,6 +13,7 @@ COMMON = frozenset(
     """
     epsilon delta method loss options l2 huber_width fit_intercept classes n_rows
     max_batches accounting noise ledger random_state warm_start callback
+    leaky_diagnostics
     """.split()
 )
 """Parameters of every fit; the others belong to methods, and None is their default."""
@@ -95,6 +96,9 @@ class MethodParameters(BaseEstimator):
         Refused: weights of an earlier fit were paid by another budget.
     callback : callable or None
         Receives each step record; returning True stops the run.
+    leaky_diagnostics : bool
+        Record exact values of all rows after each batch in ``leaky_diagnostics_``: for
+        debugging on public rows.  The guarantee is void and says so everywhere.
     """
 
     def __init__(  # noqa: PLR0915 (scikit-learn: one line for each parameter)
@@ -145,6 +149,7 @@ class MethodParameters(BaseEstimator):
         random_state: Any = None,
         warm_start: bool = False,
         callback: Callback | None = None,
+        leaky_diagnostics: bool = False,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -191,6 +196,7 @@ class MethodParameters(BaseEstimator):
         self.random_state = random_state
         self.warm_start = warm_start
         self.callback = callback
+        self.leaky_diagnostics = leaky_diagnostics
 
     def method_parameters(self) -> dict[str, Any]:
         """Return what was asked of the method: flat parameters and ``options``."""

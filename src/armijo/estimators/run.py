@@ -30,6 +30,7 @@ from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.ledger import MemoryLedger
 
 Callback = Callable[[StepRecord], object]
+Watch = Callable[[int, torch.Tensor], object]
 _SAVE_EVERY = 5.0  # seconds between checkpoints: what a killed run may have to redo
 
 
@@ -49,6 +50,7 @@ class RunSettings:
     ledger: str | os.PathLike[str] | None = None
     checkpoint: str | os.PathLike[str] | None = None
     fingerprint: Mapping[str, Any] | None = None
+    leaky_diagnostics: bool = False
 
     @property
     def promised_relation(self) -> Neighboring:
@@ -71,6 +73,7 @@ def train(
     settings: RunSettings,
     *,
     callback: Callback | None = None,
+    watch: Watch | None = None,
     resume: bool = False,
 ) -> RunResult:
     """Train on private rows; the callback sees each record and may return True to stop.
@@ -78,7 +81,8 @@ def train(
     With ``resume`` the run goes on from its checkpoint and its ledger.  The checkpoint
     is written at the start, every few seconds, and when the run ends or is interrupted.
     Steps that a killed run paid for after its last checkpoint are redone with the key
-    of the run, which lies beside the checkpoint, and are not charged again.
+    of the run, which lies beside the checkpoint, and are not charged again.  ``watch``
+    sees the parameters after each batch, which are released values.
     """
     source = ArrayRows(X, y)
     method, start = _method(settings)
@@ -96,7 +100,7 @@ def train(
         )
         try:
             progress.save()
-            whole = _run(settings.objective, data, method, progress, callback)
+            whole = _run(settings.objective, data, method, progress, callback, watch)
         finally:
             progress.save()
         if whole:
@@ -173,6 +177,7 @@ def _run(
     method: Method[Any],
     progress: "_Progress",
     callback: Callback | None,
+    watch: Watch | None,
 ) -> bool:
     """Go through the loop; say whether budget or settings ended it, not a callback."""
     left = progress.batches_left()
@@ -180,6 +185,8 @@ def _run(
         objective, data, method, progress.state, max_batches=left
     ):
         progress.add(state, record)
+        if watch is not None:
+            watch(record.batch, state.w)
         if callback is not None and callback(record) is True:
             return False
     return True
@@ -293,6 +300,7 @@ def _accountant(
         private=settings.method.private,
         accounting=settings.accounting,
         seeded=settings.seed is not None,
+        leaky=settings.leaky_diagnostics,
         ledger=ledger,
     )
 

@@ -34,6 +34,7 @@ from armijo.tables import (
 )
 
 MODEL, LEDGER, CHECKPOINT = "model.json", "ledger.jsonl", "checkpoint.json"
+LEAKS = "leaky-diagnostics.csv"
 ESTIMATORS: dict[str, type[PrivateLinearClassifier]] = {
     "logistic": PrivateLogisticRegression,
     "svm": PrivateLinearSVC,
@@ -227,9 +228,17 @@ def _finish(
     folder: Path, estimator: PrivateLinearClassifier, model: LinearModel, kind: str
 ) -> None:
     """Write report and model, then drop the checkpoint: the run is whole."""
+    if estimator.leaky_diagnostics:
+        _write_leaks(folder / LEAKS, estimator.leaky_diagnostics_)
     write_report(folder, estimator, model)
     save_model(folder / MODEL, model)
     (folder / CHECKPOINT).unlink(missing_ok=True)
+
+
+def _write_leaks(path: Path, exact: pd.DataFrame) -> None:
+    """Write exact values; the file says of itself that it must not be released."""
+    warning = "# NOT PRIVATE: exact values of the rows; never release this file.\n"
+    path.write_text(warning + exact.to_csv(index=False), encoding="utf-8")
 
 
 def predict_table(

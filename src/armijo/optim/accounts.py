@@ -28,6 +28,7 @@ def accountant_for(
     private: bool = True,
     accounting: Accounting = "sound",
     seeded: bool = False,
+    leaky: bool = False,
     ledger: LedgerFactory | None = None,
 ) -> Accountant:
     """Return the accountant of a method, after checking that one step fits at all.
@@ -39,6 +40,7 @@ def accountant_for(
     common: dict[str, Any] = {
         "relation": relation,
         "insecure_deterministic": seeded,
+        "leaky_diagnostics": leaky,
         "ledger": ledger,
     }
     schedule = method.schedule()

@@ -22,6 +22,9 @@ LedgerFactory = Callable[[Mapping[str, object]], MemoryLedger]
 SEEDED = "noise and batches were drawn from a seed, so whoever knows it knows them"
 """Broken premise of a run with ``insecure_deterministic=True``."""
 
+LEAKY = "exact values of the private rows were recorded (leaky_diagnostics)"
+"""Broken premise of a run with ``leaky_diagnostics=True``."""
+
 
 class Accountant(ABC):
     """Base of the filter, the planned and the reproduction accountant.
@@ -40,6 +43,8 @@ class Accountant(ABC):
         Why the promise does not hold; empty for sound accounting.
     insecure_deterministic : bool
         Whether randomness comes from a seed, which voids the promise.
+    leaky_diagnostics : bool
+        Whether exact values are recorded beside the run, which voids it too.
     ledger : callable or None
         Opens the ledger from the accountant's header; None keeps charges in memory.
     """
@@ -53,13 +58,18 @@ class Accountant(ABC):
         name: str,
         broken_premises: tuple[str, ...] = (),
         insecure_deterministic: bool = False,
+        leaky_diagnostics: bool = False,
         ledger: LedgerFactory | None = None,
     ) -> None:
         self.guarantee = Guarantee(
             budget=budget,
             relation=relation,
             accountant=name,
-            broken_premises=broken_premises + (SEEDED,) * insecure_deterministic,
+            broken_premises=(
+                *broken_premises,
+                *(SEEDED,) * insecure_deterministic,
+                *(LEAKY,) * leaky_diagnostics,
+            ),
         )
         self._limits = np.array(limits, dtype=float)
         self._limits.setflags(write=False)

@@ -39,6 +39,8 @@ class PrivacyFilter(Accountant):
         :func:`armijo.privacy.budget.best_order`.  Fixed for the life of the filter.
     insecure_deterministic : bool, default=False
         Say so when randomness comes from a seed: the promise is then void.
+    leaky_diagnostics : bool, default=False
+        Say so when exact values are recorded beside the run: the promise is void.
     ledger : callable or None
         Opens the ledger from the header; None keeps the charges in memory.
 
@@ -59,6 +61,7 @@ class PrivacyFilter(Accountant):
         relation: Neighboring = Neighboring.ADD_REMOVE,
         orders: int | Mapping[int, float] | None = None,
         insecure_deterministic: bool = False,
+        leaky_diagnostics: bool = False,
         ledger: LedgerFactory | None = None,
     ) -> None:
         weights = _weights(best_order(budget) if orders is None else orders)
@@ -77,6 +80,7 @@ class PrivacyFilter(Accountant):
             limits=limits[limits > 0],
             name="filter-rdp" if len(weights) == 1 else "filter-rdp-weighted",
             insecure_deterministic=insecure_deterministic,
+            leaky_diagnostics=leaky_diagnostics,
             ledger=ledger,
         )
 

@@ -39,6 +39,7 @@ class NonPrivateAccountant(Accountant):
         accesses: int = 1,
         relation: Neighboring = Neighboring.ADD_REMOVE,
         insecure_deterministic: bool = False,
+        leaky_diagnostics: bool = False,
         ledger: LedgerFactory | None = None,
     ) -> None:
         super().__init__(
@@ -48,6 +49,7 @@ class NonPrivateAccountant(Accountant):
             name="none",
             broken_premises=(NOT_PRIVATE,),
             insecure_deterministic=insecure_deterministic,
+            leaky_diagnostics=leaky_diagnostics,
             ledger=ledger,
         )
 

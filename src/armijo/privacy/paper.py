@@ -119,6 +119,8 @@ class PaperAccountant(Accountant):
         The relation the paper names.
     insecure_deterministic : bool, default=False
         Say so when randomness comes from a seed: the promise is then void.
+    leaky_diagnostics : bool, default=False
+        Say so when exact values are recorded beside the run: the promise is void.
     ledger : callable or None
         Opens the ledger from the header; None keeps the charges in memory.
     """
@@ -129,6 +131,7 @@ class PaperAccountant(Accountant):
         *,
         relation: Neighboring = Neighboring.ADD_REMOVE,
         insecure_deterministic: bool = False,
+        leaky_diagnostics: bool = False,
         ledger: LedgerFactory | None = None,
     ) -> None:
         limits = proposition1_limit(ORDERS, budget)
@@ -146,6 +149,7 @@ class PaperAccountant(Accountant):
             name="paper-as-printed",
             broken_premises=BROKEN_PREMISES,
             insecure_deterministic=insecure_deterministic,
+            leaky_diagnostics=leaky_diagnostics,
             ledger=ledger,
         )
 

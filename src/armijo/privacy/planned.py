@@ -212,6 +212,8 @@ class PlannedAccountant(Accountant):
         The neighboring relation.
     insecure_deterministic : bool, default=False
         Say so when randomness comes from a seed: the promise is then void.
+    leaky_diagnostics : bool, default=False
+        Say so when exact values are recorded beside the run: the promise is void.
     ledger : callable or None
         Opens the ledger from the header; None keeps the charges in memory.
 
@@ -228,6 +230,7 @@ class PlannedAccountant(Accountant):
         *,
         relation: Neighboring = Neighboring.ADD_REMOVE,
         insecure_deterministic: bool = False,
+        leaky_diagnostics: bool = False,
         ledger: LedgerFactory | None = None,
     ) -> None:
         self.plan = tuple(plan)
@@ -251,6 +254,7 @@ class PlannedAccountant(Accountant):
             limits=np.array([float(sum(self._allowed.values()))]),
             name=name,
             insecure_deterministic=insecure_deterministic,
+            leaky_diagnostics=leaky_diagnostics,
             ledger=ledger,
         )
         known = {_key(describe(kind)): kind for kind in self._allowed}
