@@ -16,8 +16,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from armijo import _validate
 from armijo.data.query import clipped_rows
-from armijo.estimators.leaky import LeakyDiagnostics
 from armijo.estimators.leaks import warn_of_leaks
+from armijo.estimators.leaky import LeakyDiagnostics
 from armijo.estimators.parameters import MethodParameters
 from armijo.estimators.plotting import plot_history
 from armijo.estimators.run import RunResult, RunSettings, check, train
