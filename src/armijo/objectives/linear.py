@@ -25,8 +25,10 @@ from armijo.objectives.losses import (
     FAR,
     clipped_losses,
     logistic_drops,
+    loss_drops,
     margin_loss,
 )
+from armijo.objectives.penalty import SquaredPenalty
 from armijo.privacy.budget import FloatArray
 
 LossName = Literal["logistic", "hinge", "huber", "softmax"]
@@ -34,7 +36,7 @@ _POINTS = 16  # whose scores are formed together
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearObjective:
+class LinearObjective(SquaredPenalty):
     """Linear classifier: mean loss plus ``l2/2 ||w||^2`` (the intercept included).
 
     Attributes
@@ -199,12 +201,7 @@ class LinearObjective:
             y, along = self.labels(rows), self._change(rows, step)
             here, before = self._here(rows, w)
             after = self._losses_of(here.sub(along, alpha=step_size), y)
-            if form == "loss":
-                before, after = (
-                    clipped_losses(before, clip),
-                    clipped_losses(after, clip),
-                )
-            return (before - after).numpy()
+            return loss_drops(before, after, form, clip).numpy()
 
         return BoundedQuery(contributions=contributions, bound=clip, offset=offset)
 
@@ -325,19 +322,6 @@ class LinearObjective:
             return logistic_drops(margins, self._change(rows, step))
 
         return rows.remember("drops", compute, w, step)
-
-    def penalty(self, w: Tensor) -> float:
-        """Return ``l2/2 ||w||^2``."""
-        return 0.5 * self.l2 * float(w @ w)
-
-    def penalty_drop(self, w: Tensor, step: Tensor) -> Callable[[float], float]:
-        """Return ``eta -> l2 (eta w.d - eta^2/2 d.d)``."""
-        linear, square = float(w @ step), float(step @ step)
-        return lambda eta: self.l2 * eta * (linear - 0.5 * eta * square)
-
-    def penalty_gradient(self, w: Tensor) -> Tensor:
-        """Return ``l2 w``."""
-        return self.l2 * w
 
     def labels(self, rows: Rows) -> Tensor:
         """Return the labels of a batch as the losses take them, once for each batch."""

@@ -17,6 +17,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from armijo.objectives.base import QueryForm
+
 
 @dataclass(frozen=True)
 class MarginLoss:
@@ -87,3 +89,14 @@ def logistic_drops(m: Tensor, change: Tensor) -> Callable[[float], Tensor]:
 def clipped_losses(losses: Tensor, clip: float) -> Tensor:
     """Clip losses to [0, clip]; what is not a number counts as the largest loss."""
     return torch.clamp(torch.nan_to_num(losses, nan=clip, posinf=clip), 0, clip)
+
+
+def loss_drops(before: Tensor, after: Tensor, form: QueryForm, clip: float) -> Tensor:
+    """Return by how much each loss falls, in double precision.
+
+    Form ``"loss"`` clips both losses to [0, clip] first (Chen and Lee 2020, after
+    Theorem 1), ``"difference"`` leaves it to the gate to clip the difference.
+    """
+    if form == "loss":
+        before, after = clipped_losses(before, clip), clipped_losses(after, clip)
+    return before.double() - after.double()

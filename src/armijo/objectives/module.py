@@ -2,7 +2,7 @@
 """Any torch module with a loss per example, as an objective on its flat parameters."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,11 +22,12 @@ from armijo.objectives.ghost.parameters import (
     parameters_at,
     trainable,
 )
-from armijo.objectives.losses import clipped_losses
+from armijo.objectives.losses import clipped_losses, loss_drops
+from armijo.objectives.penalty import SquaredPenalty
 from armijo.privacy.budget import FloatArray
 
 
-class ModuleObjective:
+class ModuleObjective(SquaredPenalty):
     """A module's loss, summed over examples, plus ``l2/2 ||w||^2``.
 
     Parameters
@@ -121,12 +122,7 @@ class ModuleObjective:
         def contributions(rows: Rows) -> FloatArray:
             before = self._losses(rows, w)
             after = self._losses_at(rows, w - step_size * step)
-            if form == "loss":
-                before, after = (
-                    clipped_losses(before, clip),
-                    clipped_losses(after, clip),
-                )
-            return (before.double() - after.double()).cpu().numpy()
+            return loss_drops(before, after, form, clip).cpu().numpy()
 
         return BoundedQuery(contributions=contributions, bound=clip, offset=offset)
 
@@ -177,18 +173,3 @@ class ModuleObjective:
         """Return the losses at any parameters, with the masks of this batch."""
         batch = Batch(rows.X, rows.y)
         return losses_at(self.module, self.loss, batch, w, seed=rows.seed)
-
-    def penalty(self, w: Tensor) -> float:
-        """Return ``l2/2 ||w||^2``."""
-        return 0.5 * self.l2 * float(w @ w) if self.l2 else 0.0
-
-    def penalty_drop(self, w: Tensor, step: Tensor) -> Callable[[float], float]:
-        """Return ``eta -> l2 (eta w.d - eta^2/2 d.d)``."""
-        if not self.l2:
-            return lambda eta: 0.0
-        linear, square = float(w @ step), float(step @ step)
-        return lambda eta: self.l2 * eta * (linear - 0.5 * eta * square)
-
-    def penalty_gradient(self, w: Tensor) -> Tensor:
-        """Return ``l2 w``."""
-        return self.l2 * w
