@@ -25,7 +25,11 @@ from armijo.noise import (
     rounded_gaussian,
     rounded_laplace,
 )
-from armijo.noise.lattice import _exact_exponent, _float_exponent
+from armijo.noise.lattice import (
+    _exact_exponent,
+    _float_exponent,
+    each_fast_gaussian,
+)
 from armijo.noise.lazy import (
     GUARD,
     LazyUniform,
@@ -242,6 +246,15 @@ def test_e_folds_count_the_powers_above(guard):
     assert bits.words == []
 
 
+@given(fold=st.integers(1, 27), side=st.sampled_from([-1, 1]), size=st.integers(0, 50))
+@settings(deadline=None)
+def test_e_folds_near_a_power_are_those_of_exact_arithmetic(fold, side, size):
+    word = round(math.exp(-fold) * 2**64) + side * 2**size
+    words = np.array([max(0, word)], dtype=np.uint64)
+    fast, exact = (e_folds(words, SeededBits(fold), guard) for guard in (GUARD, 1.0))
+    assert fast.tolist() == exact.tolist()
+
+
 def test_uniform_integers_reject_the_incomplete_last_round():
     words = np.array([0, 5, LARGEST_WORD - 1, LARGEST_WORD], dtype=np.uint64)
     numbers, usable = uniform_below(words, 3)
@@ -388,9 +401,30 @@ def test_bad_rates_are_refused(rate):
 
 
 def test_fast_gaussian_never_takes_the_logarithm_of_zero():
-    furthest = round(1e6 * math.sqrt(2 * 65 * math.log(2)))
+    furthest = round(1e6 * math.sqrt(2 * 64 * math.log(2)))
     assert fast_gaussian(1e6, 1, ScriptedBits([0, 0])).tolist() == [furthest]
     assert fast_gaussian(1e6, 1, ScriptedBits([LARGEST_WORD, 0])).tolist() == [0]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_fast_gaussian_is_the_same_on_any_number_of_threads(threads):
+    size = 150_001
+    found = np.full(size, np.nan)
+
+    def put(part, noise):
+        assert np.isnan(found[part]).all()
+        found[part] = noise
+
+    each_fast_gaussian(1e5, size, SeededBits(3), put, threads=threads)
+    np.testing.assert_array_equal(found, fast_gaussian(1e5, size, SeededBits(3)))
+
+
+def test_an_error_in_a_thread_is_not_lost():
+    def fail(part, noise):
+        raise OSError("no place")
+
+    with pytest.raises(OSError, match="no place"):
+        each_fast_gaussian(1.0, 150_001, SeededBits(3), fail, threads=2)
 
 
 def test_default_noise_is_exact_up_to_the_measured_size():

@@ -24,10 +24,10 @@ from armijo.noise import (
     Randomness,
     default_noise,
     exponential_choice,
-    fast_gaussian,
     rounded_gaussian,
     rounded_laplace,
 )
+from armijo.noise.lattice import UseNoise, each_fast_gaussian
 from armijo.noise.vectors import with_gaussian
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.budget import FloatArray
@@ -122,12 +122,16 @@ class PrivateBatch:
         )
         # Noise for the mechanism's sensitivity, in steps of this query's own lattice.
         relative = mechanism.noise_scale / query.bound
+        found = np.empty(exact.size)
+
+        def put(part: slice, noise: NDArray[Any]) -> None:
+            found[part] = (exact[part] + noise) * (query.bound / fixed_point.STEPS)
 
         def noisy() -> torch.Tensor:
-            draws = self._vector_noise(relative, exact.size)
-            return torch.from_numpy((exact + draws) * (query.bound / fixed_point.STEPS))
+            self._each_noise(relative, exact.size, put)
+            return torch.from_numpy(found)
 
-        return self._team.from_lead(noisy, torch.from_numpy(exact.astype(float)))
+        return self._team.from_lead(noisy, torch.from_numpy(found))
 
     def _noisy_total(
         self, total: torch.Tensor, bound: float, mechanism: Gaussian
@@ -140,25 +144,30 @@ class PrivateBatch:
         total = self._team.total(total)
         if mechanism.noise_scale == 0:
             return total
-        step = bound / fixed_point.STEPS
         excess = 1 + math.sqrt(total.numel()) / fixed_point.STEPS
+        relative = mechanism.noise_scale / bound * excess
+        values = total.detach().cpu().numpy()
+        found = np.empty_like(values)
+
+        def put(part: slice, noise: NDArray[Any]) -> None:
+            fixed_point.noised(values[part], noise, bound, out=found[part])
 
         def noisy() -> torch.Tensor:
-            relative = mechanism.noise_scale / bound * excess
-            draws = torch.from_numpy(self._vector_noise(relative, total.numel()))
-            lattice = (total.double() / step).round_()
-            return lattice.add_(draws.to(total.device)).mul_(step).to(total.dtype)
+            self._each_noise(relative, values.size, put)
+            return torch.from_numpy(found).to(total.device)
 
         return self._team.from_lead(noisy, total)
 
-    def _vector_noise(self, relative_scale: float, size: int) -> NDArray[np.int64]:
-        """Draw integers of the given scale by the chosen sampler."""
+    def _each_noise(self, relative_scale: float, size: int, use: UseNoise) -> None:
+        """Hand integers of the given scale to ``use``, by the chosen sampler."""
         kind = default_noise(size) if self._noise == "auto" else self._noise
         scale = fixed_point.lattice_scale(relative_scale)
         bits = self._randomness.stream("gradient")
         if kind == "fast":
-            return fast_gaussian(scale, size, bits)
-        return rounded_gaussian(scale, size, bits)
+            threads = torch.get_num_threads()
+            each_fast_gaussian(scale, size, bits, use, threads=threads)
+        else:
+            use(slice(0, size), rounded_gaussian(scale, size, bits))
 
     def first_above(
         self, queries: Iterable[BoundedQuery], mechanism: AboveThreshold

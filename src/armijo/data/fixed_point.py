@@ -13,6 +13,7 @@ coordinate.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +36,18 @@ _BLOCK = 1 << 17  # numbers in a block: 1 MiB
 def lattice_scale(relative_scale: float) -> int:
     """Return a noise scale in lattice steps, rounded up: never too little."""
     return math.ceil(relative_scale * STEPS)
+
+
+def noised(
+    values: NDArray[Any], noise: NDArray[Any], bound: float, *, out: NDArray[Any]
+) -> None:
+    """Write values rounded to the lattice of a bound, with whole steps of noise."""
+    step = bound / STEPS
+    lattice = values.astype(np.float64)
+    lattice /= step
+    np.rint(lattice, out=lattice)
+    lattice += noise
+    np.multiply(lattice, step, out=out, casting="same_kind")
 
 
 def vector_sum(contributions: Contributions, bound: float) -> IntArray:

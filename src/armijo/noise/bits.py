@@ -32,6 +32,8 @@ class BitSource(Protocol):
 
 
 _EXPAND_FROM = 4096  # bytes: below that the system's generator is as fast
+# Kept, since new zeros of that size cost several times what their encryption does.
+_ZEROS = memoryview(bytes(1 << 19))
 
 
 class SystemBits:
@@ -54,12 +56,17 @@ def _system_bytes(n: int) -> bytes:
     """Return ``n`` bytes nobody can predict."""
     if n < _EXPAND_FROM:
         return os.urandom(n)
-    return counter_stream(os.urandom(32)).update(bytes(n))
+    return stream_bytes(counter_stream(os.urandom(32)), n)
 
 
 def counter_stream(key: bytes) -> CipherContext:
     """Return the AES-256 counter stream of a key that is used for nothing else."""
     return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+
+
+def stream_bytes(stream: CipherContext, n: int) -> bytes:
+    """Return the next ``n`` bytes of a stream: what it makes of zeros."""
+    return stream.update(_ZEROS[:n] if n <= len(_ZEROS) else bytes(n))
 
 
 class SeededBits:

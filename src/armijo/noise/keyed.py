@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 
 from armijo import _validate
 from armijo.errors import UnchargedAccess
-from armijo.noise.bits import PURPOSES, BitSource, Randomness, counter_stream
+from armijo.noise.bits import (
+    PURPOSES,
+    BitSource,
+    Randomness,
+    counter_stream,
+    stream_bytes,
+)
 
 KEY_BYTES = 32
 
@@ -38,11 +44,11 @@ class KeyedBits:
 
     def uint64(self, n: int) -> NDArray[np.uint64]:
         """Return the next ``n`` words of 64 bits."""
-        return np.frombuffer(self._stream.update(bytes(8 * n)), dtype=np.uint64)
+        return np.frombuffer(stream_bytes(self._stream, 8 * n), dtype=np.uint64)
 
     def uint16(self, n: int) -> NDArray[np.uint16]:
         """Return the next ``n`` words of 16 bits."""
-        return np.frombuffer(self._stream.update(bytes(2 * n)), dtype=np.uint16)
+        return np.frombuffer(stream_bytes(self._stream, 2 * n), dtype=np.uint16)
 
 
 class KeyedRandomness(Randomness):

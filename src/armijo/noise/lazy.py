@@ -20,9 +20,9 @@ from armijo.noise.bits import BitSource
 
 WORD = 64
 
-# Float error of U - p, with e = 2**-53. U: converting the 64-bit prefix costs e, bits
-# not yet drawn 2**-64. p = exp(-x): |dp| <= p |dx| (1 + |dx|) plus the error of
-# numpy.exp, taken as at most 16 units in the last place, 2**-49. Callers must keep
+# Float error of U - p, with e = 2**-53. U: converting the prefix costs e, its 64th bit
+# and those not yet drawn 2**-63. p = exp(-x): |dp| <= p |dx| (1 + |dx|) plus the error
+# of numpy.exp, taken as at most 16 units in the last place, 2**-49. Callers must keep
 # p |dx| <= 2**-46 (they say why). The sum is below 2**-45: 32 times under the guard.
 GUARD = 2.0**-40
 
@@ -30,8 +30,9 @@ GUARD = 2.0**-40
 # does not underflow.
 LARGEST_EXPONENT = 700.0
 
-# exp(-1) .. exp(-27), rising; exp(-28) < GUARD, so beyond that nothing is decided fast.
-_POWERS = np.exp(-np.arange(27.0, 0.0, -1.0))
+# How near -log(U) may come to a whole number, in guards. Above the guard U is known to
+# 2**-53 + 2**-63/2**-40 relative, so -log(U) to 2**-22: 4 times under 2**-20.
+_NEAR = 2.0**20
 
 # Above 4,096 e-folds an int64 may not hold the noise; probability exp(-4096).
 _MOST_FOLDS = 4096
@@ -98,6 +99,16 @@ def is_below_exp(uniform: LazyUniform, exponent: Exponent) -> bool:
         uniform.refine()
 
 
+def unit_floats(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Return the numbers in [0, 1] that words begin, from 63 bits of each.
+
+    Signed integers are converted several times as fast as unsigned ones.
+    """
+    numbers = (words >> 1).view(np.int64).astype(np.float64)
+    numbers *= 2.0 ** (1 - WORD)
+    return numbers
+
+
 def coins_below_exp(
     words: NDArray[np.uint64],
     exponents: NDArray[np.float64],
@@ -106,7 +117,7 @@ def coins_below_exp(
     guard: float,
 ) -> NDArray[np.bool_]:
     """Decide ``U < exp(-x)`` for arrays; ``exact(i)`` gives the i-th ``x`` exactly."""
-    uniforms = words * 2.0**-WORD
+    uniforms = unit_floats(words)
     chances = np.exp(-exponents)
     below = uniforms < chances
     for i in np.flatnonzero(np.abs(uniforms - chances) <= guard):
@@ -122,10 +133,11 @@ def e_folds(
     The law is that of the successes of a coin of chance ``exp(-1)`` before its first
     failure (Canonne, Kamath & Steinke 2020), by inversion of one uniform number.
     """
-    uniforms = words * 2.0**-WORD
-    index = _POWERS.searchsorted(uniforms - guard)
-    undecided = (index != _POWERS.searchsorted(uniforms + guard)) | (index == 0)
-    folds: NDArray[np.int64] = _POWERS.size - index
+    uniforms = unit_floats(words)
+    logs = -np.log(np.maximum(uniforms, guard))
+    undecided = np.abs(logs - np.rint(logs)) <= _NEAR * guard
+    undecided |= uniforms <= guard
+    folds = logs.astype(np.int64)
     for i in np.flatnonzero(undecided):
         folds[i] = _exact_folds(LazyUniform(words[i], bits))
     return folds
