@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 from torch.utils.data import Subset, TensorDataset
 
 from armijo.data.sources import ArrayRows, DatasetRows, TensorRows
@@ -174,3 +175,22 @@ def test_arrays_that_do_not_belong_together_are_refused():
         ArrayRows(X.numpy(), Y.numpy()[:5])
     with pytest.raises(ValueError, match="3 dimensions"):
         ArrayRows(np.zeros((2, 2, 2)), None)
+
+
+@pytest.mark.parametrize("layout", ["C", "F", "strided", "shifted", "int", "csr"])
+def test_rows_of_every_layout_are_the_rows(layout):
+    table = np.arange(24.0).reshape(6, 4)
+    shifted = np.frombuffer(b"x" + table.tobytes(), dtype=np.uint8)[1:]
+    kinds = {
+        "C": table,
+        "F": np.asfortranarray(table),
+        "strided": np.repeat(table, 2, axis=1)[:, ::2],
+        "shifted": shifted.view(np.float64).reshape(6, 4),
+        "int": table.astype(np.int8),
+        "csr": sparse.csr_matrix(table),
+    }
+    rows, labels = ArrayRows(kinds[layout], np.arange(6)).take(np.array([4, 0]))
+    found = rows.toarray() if layout == "csr" else rows
+    assert found.tolist() == table[[4, 0]].tolist() and labels.tolist() == [4, 0]
+    none, _ = ArrayRows(kinds[layout], None).take(EMPTY)
+    assert none.shape == (0, 4)
