@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``armijo reproduce`` and ``armijo figures``: the paper's experiments."""
+"""``armijo reproduce``: the paper's experiments."""
 
 import sys
 from collections.abc import Callable, Iterator

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draw the paper's figures from result files: whatever results are there."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from armijo.errors import ArmijoError
+from armijo.experiments import figures_convex, figures_networks
+from armijo.experiments.summary import Part, in_group
+
+Drawing = Callable[[Sequence[Part], Path, str], list[Path]]
+FIGURES: dict[str, tuple[str, Drawing]] = {
+    "hyper-parameters": ("hyper-parameters", figures_convex.hyper_parameters),
+    "evaluations": ("evaluations", figures_convex.evaluations),
+    "logistic": ("logistic", figures_convex.methods),
+    "logistic-printed": ("logistic", figures_convex.printed),
+    "svm": ("svm", figures_convex.methods),
+    "svm-printed": ("svm", figures_convex.printed),
+    "networks": ("networks", figures_networks.curves),
+    "zero-tuning": ("zero-tuning", figures_convex.zero_tuning),
+    "zero-tuning-networks": ("zero-tuning-networks", figures_networks.zero_tuning),
+}
+"""The figures: of which group of experiments, and how they are drawn."""
+
+
+def draw_figures(
+    parts: Sequence[Part], folder: Path, names: Sequence[str] = ()
+) -> dict[str, list[Path]]:
+    """Draw figures as PNG and SVG, and return the paths of those with results.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+        The experiments with their results, from `load_parts`.
+    folder : path
+        Where the figures go; made if missing.
+    names : sequence of str
+        Which figures; all of them if empty.
+    """
+    for name in names:
+        if name not in FIGURES:
+            raise ArmijoError(
+                f"There is no figure {name!r}; there are {', '.join(FIGURES)}."
+            )
+    drawn = {}
+    for name in names or FIGURES:
+        group, draw = FIGURES[name]
+        found = in_group(parts, group)
+        if found:
+            drawn[name] = draw(found, folder, name)
+    if not drawn:
+        raise ArmijoError(
+            f"There are no results yet for {', '.join(names or FIGURES)}; armijo "
+            "reproduce --list names the experiments that make them."
+        )
+    return drawn

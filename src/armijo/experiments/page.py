@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write the measured parts of ``docs/reproduction.md``.
+
+The page is written by hand; what stands between ``<!-- begin NAME -->`` and
+``<!-- end NAME -->`` is put there from the result files.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from armijo.errors import ArmijoError
+from armijo.experiments import claims_methods, claims_networks, claims_parameters
+from armijo.experiments.claims import NOT_RUN, found_of
+from armijo.experiments.results import BUILDS
+from armijo.experiments.spec import KEY, experiment, experiment_names
+from armijo.experiments.summary import Part, in_group, seconds_of
+from armijo.experiments.tables import markdown, zero_tuning_table
+
+CLAIMS = (*claims_parameters.CLAIMS, *claims_methods.CLAIMS, *claims_networks.CLAIMS)
+CAPTIONS = {
+    "hyper-parameters": "Accuracy on Adult against the parameters of the method.",
+    "evaluations": "Evaluations against the sampling ratio, counted in batches as in "
+    "the paper and in passes over all rows.",
+    "logistic": "Logistic regression, sound accounting.",
+    "logistic-printed": "Logistic regression: sound accounting beside the printed one.",
+    "svm": "Support vector machine, sound accounting.",
+    "svm-printed": "Support vector machine: sound accounting beside the printed one.",
+    "networks": "Networks over the iterations; CIFAR-10 is a subset of 10,000 training "
+    "images, so that its accuracy cannot be compared with the paper's.",
+    "zero-tuning": "The automatic method minus others tuned in hindsight.",
+    "zero-tuning-networks": "Networks with nothing set.",
+}
+
+
+def claims_table(parts: Sequence[Part]) -> str:
+    """Return every claim with what was measured and the verdict."""
+    rows, section = [], ""
+    for claim in CLAIMS:
+        found = found_of(claim, parts)
+        if claim.section != section:
+            section = claim.section
+            rows.append([f"**{section}**", "", "", ""])
+        groups = ", ".join(claim.groups)
+        rows.append([claim.text, groups, found.measured, f"**{found.verdict}**"])
+    return markdown(["claim", "experiments", "measured", "verdict"], rows)
+
+
+def figures_list(drawn: Mapping[str, Sequence[Path]], page: Path) -> str:
+    """Return every figure as an image with its caption and a link to the vector."""
+    shown = []
+    for name, (png, svg) in drawn.items():
+        image, vector = (_link(path, page) for path in (png, svg))
+        caption = f"{CAPTIONS[name]} [SVG]({vector})"
+        shown.append(f"### {name}\n\n![{name}]({image})\n\n{caption}")
+    return "\n\n".join(shown)
+
+
+def _link(path: Path, page: Path) -> str:
+    """Return a path as seen from the folder of the page."""
+    return Path(os.path.relpath(path, page.parent)).as_posix()
+
+
+def runs_table(parts: Sequence[Part]) -> str:
+    """Return for each experiment its command, how many runs there are, and the time."""
+    found = {part.experiment.name: part for part in parts}
+    rows, hours = [], 0.0
+    for name in experiment_names():
+        total = sum(1 for _ in experiment(name).cells())
+        part = found.get(name)
+        done = 0 if part is None else len(part.table[list(KEY)].drop_duplicates())
+        spent = 0.0 if part is None else seconds_of(part) / 3600
+        hours += spent
+        told = f"{done:,} of {total:,}" if done else NOT_RUN
+        rows.append([f"`armijo reproduce {name}`", told, f"{spent:.2f}"])
+    rows.append(["in all", "", f"{hours:.2f}"])
+    return markdown(["command", "runs", "hours of one core"], rows)
+
+
+def versions_table(parts: Sequence[Part], results: Path) -> str:
+    """Return the versions of every build that made a row, and how many it made."""
+    path = results / BUILDS
+    builds = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    rows: dict[str, int] = {}
+    for part in parts:
+        for name, count in part.table["build"].value_counts().items():
+            rows[name] = rows.get(name, 0) + int(count)
+    lines = []
+    for name, count in rows.items():
+        versions = builds.get(name, {"versions": "not written down"})
+        told = ", ".join(f"{key} {value}" for key, value in versions.items())
+        lines.append([f"`{name}`", f"{count:,}", told])
+    return markdown(["build", "rows", "versions"], lines)
+
+
+def blocks_of(
+    parts: Sequence[Part],
+    drawn: Mapping[str, Sequence[Path]],
+    page: Path,
+    results: Path,
+) -> dict[str, str]:
+    """Return the content of every measured part of the page."""
+    tuning = in_group(parts, "zero-tuning")
+    return {
+        "claims": claims_table(parts),
+        "figures": figures_list(drawn, page),
+        "zero-tuning": zero_tuning_table(tuning[0]) if tuning else f"{NOT_RUN}.",
+        "runs": runs_table(parts),
+        "versions": versions_table(parts, results),
+    }
+
+
+def filled(text: str, blocks: Mapping[str, str], page: Path) -> str:
+    """Return a page with its measured parts replaced.
+
+    >>> page = "a <!-- begin x -->old<!-- end x --> b"
+    >>> filled(page, {"x": "new"}, Path("page.md")).split()
+    ['a', '<!--', 'begin', 'x', '-->', 'new', '<!--', 'end', 'x', '-->', 'b']
+    """
+    for name, content in blocks.items():
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        place = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+        if len(place.findall(text)) != 1:
+            raise ArmijoError(
+                f"Expected one part of {page} between {begin} and {end}, got "
+                f"{len(place.findall(text))}; put these two lines where it shall stand."
+            )
+        before, after = place.split(text)
+        text = f"{before}{begin}\n\n{content}\n\n{end}{after}"
+    return text

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Means and standard errors of result files, and paired differences of lines.
+
+The runs of one fold share their rows, so they count as one: the standard error is that
+of the fold means.  Where only one fold was run it is that of the repeats, and nothing
+for a single run.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from armijo.errors import ArmijoError
+from armijo.experiments.results import Results
+from armijo.experiments.spec import Experiment, experiment, experiment_names
+
+GIVEN = ["dataset", "model", "line", "epsilon", "setting"]
+"""What a figure tells apart; folds and repeats are averaged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """An experiment with the rows that are there."""
+
+    experiment: Experiment
+    table: pd.DataFrame
+
+    @cached_property
+    def accuracies(self) -> pd.DataFrame:
+        """Return the mean accuracy of each fold, a column for each line."""
+        keys = ["dataset", "model", "epsilon", "fold", "line"]
+        return self.table.groupby(keys)["accuracy"].mean().unstack("line")
+
+
+def load_parts(folder: Path, *, fast: bool = False) -> tuple[Part, ...]:
+    """Return all experiments that have results in a folder, in the paper's order."""
+    parts = (
+        Part(experiment=each, table=Results(folder, each, fast=fast).table())
+        for each in (experiment(name, fast=fast) for name in experiment_names())
+    )
+    found = tuple(part for part in parts if not part.table.empty)
+    if not found:
+        raise ArmijoError(
+            f"There are no results in {folder}; armijo reproduce NAME --results "
+            f"{folder}{' --fast' if fast else ''} makes some, and armijo reproduce "
+            "--list names them all."
+        )
+    return found
+
+
+def in_group(parts: Sequence[Part], group: str) -> list[Part]:
+    """Return the parts of one figure."""
+    return [part for part in parts if part.experiment.group == group]
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean with its standard error (NaN for a single run) and the number of runs.
+
+    >>> str(Mean(0.84316, 0.0012, 10)), str(Mean(0.84316, float("nan"), 1))
+    ('0.8432 ± 0.0012', '0.8432')
+    """
+
+    value: float
+    error: float
+    runs: int
+
+    def __str__(self) -> str:
+        text = f"{self.value:.4f}"
+        return text if math.isnan(self.error) else f"{text} ± {self.error:.4f}"
+
+
+def summarized(table: pd.DataFrame, column: str, by: Sequence[str]) -> pd.DataFrame:
+    """Return ``value``, ``error`` and ``runs`` for every combination of ``by``.
+
+    >>> rows = pd.DataFrame({"line": ["a", "a", "b"], "fold": [0, 1, 0],
+    ...                      "accuracy": [0.7, 0.9, 0.5]})
+    >>> summarized(rows, "accuracy", ["line"])["value"].tolist()
+    [0.8, 0.5]
+    """
+    runs = table.groupby(list(by))[column]
+    folds = table.groupby([*by, "fold"])[column].mean().groupby(list(by))
+    several = folds.count() > 1
+    error = (folds.std() / np.sqrt(folds.count())).where(
+        several, runs.std() / np.sqrt(runs.count())
+    )
+    found = pd.DataFrame({"value": folds.mean(), "error": error, "runs": runs.count()})
+    return found.reset_index()
+
+
+def mean_of(rows: pd.DataFrame, column: str) -> Mean:
+    """Return mean and standard error of a column over folds, or over repeats.
+
+    >>> rows = pd.DataFrame({"fold": [0, 0, 1, 1], "accuracy": [0.7, 0.9, 0.9, 0.9]})
+    >>> mean_of(rows, "accuracy")
+    Mean(value=0.85, error=0.05, runs=4)
+    """
+    found = summarized(rows.assign(all=0), column, ["all"]).iloc[0]
+    return Mean(float(found["value"]), float(found["error"]), int(found["runs"]))
+
+
+@dataclass(frozen=True)
+class Gap(Mean):
+    """The mean difference of two lines, with the difference on each fold."""
+
+    folds: Mapping[int, float] = field(default_factory=dict)
+
+
+def gap_of(folds: pd.Series) -> Gap:
+    """Return the mean of differences by fold; those of folds not run are left out.
+
+    >>> gap_of(pd.Series({0: 0.1, 1: 0.2, 2: float("nan")}))
+    Gap(value=0.15, error=0.05, runs=2, folds={0: 0.1, 1: 0.2})
+    """
+    known = folds.dropna()
+    error = float(known.std()) / math.sqrt(len(known)) if len(known) else math.nan
+    return Gap(float(known.mean()), error, len(known), known.to_dict())
+
+
+def difference(first: pd.DataFrame, second: pd.DataFrame, column: str) -> Gap:
+    """Return the mean of first minus second on the folds that both have run.
+
+    >>> a = pd.DataFrame({"fold": [0, 1, 2], "accuracy": [0.8, 0.9, 0.7]})
+    >>> b = pd.DataFrame({"fold": [0, 1], "accuracy": [0.7, 0.8]})
+    >>> difference(a, b, "accuracy").value
+    0.1
+    """
+    ours, theirs = (each.groupby("fold")[column].mean() for each in (first, second))
+    return gap_of(ours - theirs)
+
+
+def seconds_of(part: Part) -> float:
+    """Return the processor time of all runs; a curve counts its time from its start."""
+    runs = part.table.groupby([*GIVEN, "fold", "repeat"])["seconds"]
+    return float(runs.max().sum())

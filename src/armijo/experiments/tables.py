@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mean ± standard error of the results as Markdown tables."""
+
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+from armijo.experiments.figures_style import MODELS, dataset_name, shown
+from armijo.experiments.spec import KEY, NO_SETTING
+from armijo.experiments.summary import (
+    Mean,
+    Part,
+    difference,
+    mean_of,
+    seconds_of,
+    summarized,
+)
+
+TOLERANCE = 0.002
+"""How far below the best of the others the automatic method may be."""
+CHOSEN = ("zero-tuning-grid", "zero-tuning-objpert")
+"""Experiments that serve only to choose a setting in hindsight."""
+
+
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table.
+
+    >>> print(markdown(["a", "b"], [[1, 2]]))
+    | a | b |
+    | --- | --- |
+    | 1 | 2 |
+    """
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+HEAD = """# Tables of the reproduction
+
+Mean ± standard error over folds, written by `armijo figures --tables` from the results
+behind the [reproduction](reproduction.md). *(printed)* marks the printed analysis,
+which gives no guarantee.
+
+"""
+
+
+def tables_page(parts: Sequence[Part]) -> str:
+    """Return a Markdown page with the tables of every experiment."""
+    sections = []
+    for part in parts:
+        wanted = part.experiment
+        heading = f"## {wanted.name}\n\n{wanted.title}. {runs_of(part)}"
+        if wanted.group == "zero-tuning":
+            bodies = [zero_tuning_table(part)]
+        elif wanted.name in CHOSEN:
+            bodies = [chosen_table(part)]
+        elif wanted.kind == "networks":
+            bodies = [network_table(part)]
+        else:
+            columns = ["gradients", "objectives"] * (wanted.group == "evaluations")
+            bodies = [
+                f"{measure.capitalize()}{where}:\n\n{table}"
+                for measure in ("accuracy", "objective", *columns)
+                for where, table in _convex_tables(part, measure)
+            ]
+        sections.append("\n\n".join([heading, *bodies]))
+    return HEAD + "\n\n".join(sections) + "\n"
+
+
+def runs_of(part: Part) -> str:
+    """Say how many runs of an experiment are there, and how long they took."""
+    done = len(part.table[list(KEY)].drop_duplicates())
+    total = sum(1 for _ in part.experiment.cells())
+    hours = seconds_of(part) / 3600
+    return f"{done:,} of {total:,} runs, {hours:.1f} hours of one core."
+
+
+def _convex_tables(part: Part, column: str) -> Iterable[tuple[str, str]]:
+    """Yield a table of lines and settings against budgets for data set and model."""
+    several = len(part.experiment.datasets) * len(part.experiment.models) > 1
+    for (dataset, model), rows in part.table.groupby(["dataset", "model"], sort=False):
+        where = f", {dataset_name(dataset)}, {MODELS[model]}" if several else ""
+        yield where, _by_budget(part, rows, column)
+
+
+def _by_budget(part: Part, rows: pd.DataFrame, column: str) -> str:
+    """Return the table of one data set and model."""
+    epsilons = part.experiment.epsilons
+    means = summarized(rows, column, ["line", "setting", "epsilon"])
+    found = {
+        (row.line, row.setting, row.epsilon): _cell(
+            Mean(row.value, row.error, row.runs), column
+        )
+        for row in means.itertuples()
+    }
+    lines = []
+    for line in part.experiment.lines:
+        for setting in part.experiment.settings():
+            cells = [found.get((line.label, setting, each), "") for each in epsilons]
+            name = line.label if setting == NO_SETTING else f"{line.label}, {setting}"
+            lines.append([name, *cells])
+    return markdown(["epsilon", *(f"{each:g}" for each in epsilons)], lines)
+
+
+def _cell(found: Mean, column: str) -> str:
+    """Return mean ± standard error, counts without many digits."""
+    if column in ("gradients", "objectives"):
+        return f"{found.value:.0f} ± {found.error:.0f}"
+    return str(found)
+
+
+def network_table(part: Part) -> str:
+    """Return accuracy, objective and both epsilons of the last iteration."""
+    last = part.table[part.table["iteration"] == part.table["iteration"].max()]
+    lines = []
+    for key, rows in last.groupby(
+        ["dataset", "epsilon", "line", "setting"], sort=False
+    ):
+        dataset, epsilon, line, setting = key
+        spent, printed = (mean_of(rows, each).value for each in ("spent", "printed"))
+        lines.append(
+            [
+                dataset_name(dataset),
+                shown(line) + ("" if setting == NO_SETTING else f", {setting}"),
+                f"{epsilon:g}",
+                mean_of(rows, "accuracy"),
+                mean_of(rows, "objective"),
+                "none" if pd.isna(spent) else f"{spent:.3f}",
+                "none" if pd.isna(printed) else f"{printed:.3f}",
+            ]
+        )
+    heads = ["data", "line", "budget", "accuracy", "objective", "epsilon, sound"]
+    return markdown([*heads, "epsilon, printed: no guarantee"], lines)
+
+
+def chosen_table(part: Part) -> str:
+    """Return the setting with the best mean test accuracy: hindsight, not private."""
+    lines = []
+    for key, rows in part.table.groupby(["dataset", "model", "epsilon"], sort=False):
+        means = rows.groupby("setting")["accuracy"].mean()
+        best = str(means.idxmax())
+        found = mean_of(rows[rows["setting"] == best], "accuracy")
+        lines.append([*_place(key), best, found, len(means)])
+    heads = ["data", "loss", "epsilon", "best setting", "accuracy", "settings tried"]
+    return markdown(heads, lines)
+
+
+def _place(key: tuple[str, str, float]) -> list[str]:
+    """Return data set, loss and budget as a table shows them."""
+    return [dataset_name(key[0]), MODELS.get(key[1], key[1]), f"{key[2]:g}"]
+
+
+def zero_tuning_table(part: Part) -> str:
+    """Return auto beside the others in each cell, and how often it leads or misses."""
+    others = [each.label for each in part.experiment.lines if each.label != "auto"]
+    lines, gaps = [], []
+    for key, rows in part.table.groupby(["dataset", "model", "epsilon"], sort=False):
+        of = {label: rows[rows["line"] == label] for label in ("auto", *others)}
+        if any(each.empty for each in of.values()):
+            continue
+        means = {label: mean_of(each, "accuracy") for label, each in of.items()}
+        best = max(others, key=lambda label: means[label].value)
+        gap = difference(of["auto"], of[best], "accuracy")
+        gaps.append(gap.value)
+        lines.append([*_place(key), *means.values(), _signed(gap)])
+    heads = ["data", "loss", "epsilon", "auto", *others, "auto minus the best other"]
+    return f"{zero_tuning_count(gaps)}\n\n{markdown(heads, lines)}"
+
+
+def zero_tuning_count(gaps: Sequence[float]) -> str:
+    """Say in how many cells auto is above the best other, and below the tolerance.
+
+    >>> zero_tuning_count([0.01, -0.001, -0.004])
+    'auto is above the best other in 1 of 3 cells, and more than 0.002 below it in 1.'
+    """
+    above = sum(gap > 0 for gap in gaps)
+    missed = sum(gap < -TOLERANCE for gap in gaps)
+    return (
+        f"auto is above the best other in {above} of {len(gaps)} cells, and more than "
+        f"{TOLERANCE} below it in {missed}."
+    )
+
+
+def _signed(gap: Mean) -> str:
+    """Return a difference with its sign."""
+    return f"+{gap}" if gap.value >= 0 else str(gap)
