@@ -7,6 +7,7 @@ The backbone is trained on Fashion-MNIST, which counts as public here; its head 
 trained on MNIST under differential privacy.  Only the head's parameters get noise.
 """
 
+import argparse
 import sys
 
 import torch
@@ -19,13 +20,13 @@ from armijo.networks import cnn_small
 LOSS = nn.CrossEntropyLoss(reduction="none")
 
 
-def pretrained() -> nn.Sequential:
+def pretrained(steps: int) -> nn.Sequential:
     """Return a network trained without privacy on public images."""
     public, _ = datasets.load("fashion-mnist").published_split()
     images, labels = torch.from_numpy(public.X), torch.from_numpy(public.y)
     model = cnn_small()
     optimizer = torch.optim.Adam(model.parameters())
-    for _ in range(600):
+    for _ in range(steps):
         chosen = torch.randint(0, len(labels), (256,))
         optimizer.zero_grad()
         LOSS(model(images[chosen]), labels[chosen]).mean().backward()
@@ -35,8 +36,12 @@ def pretrained() -> nn.Sequential:
 
 def main() -> None:
     """Freeze the convolutions, train the rest, and print the guarantee."""
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--steps", type=int, default=400)
+    arguments.add_argument("--public-steps", type=int, default=600)
+    asked = arguments.parse_args()
     private, test = datasets.load("mnist").published_split()
-    model = pretrained()
+    model = pretrained(asked.public_steps)
     for layer in model:
         if isinstance(layer, nn.Conv2d):
             layer.requires_grad_(False)
@@ -45,7 +50,7 @@ def main() -> None:
         LOSS,
         (torch.from_numpy(private.X), torch.from_numpy(private.y)),
         Budget(epsilon=1.0, delta=1e-5),
-        steps=400,
+        steps=asked.steps,
         n_rows=len(private.y),
     ).run(progress=True)
     with torch.no_grad():
