@@ -2,7 +2,7 @@
 """Any torch module with a loss per example, as an objective on its flat parameters."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from armijo import _validate
 from armijo.data.query import BoundedQuery, ClippedTotal, Rows
 from armijo.objectives.base import QueryForm
+from armijo.objectives.ghost.capture import FirstOutputs
 from armijo.objectives.ghost.checks import Batch, refuse_mixing
 from armijo.objectives.ghost.clipping import Clipping
 from armijo.objectives.ghost.engine import clipped_gradient_sum, losses_at
+from armijo.objectives.ghost.line import losses_along
 from armijo.objectives.ghost.one_by_one import Loss
 from armijo.objectives.ghost.parameters import (
     flat_parameters,
@@ -105,6 +107,7 @@ class ModuleObjective(SquaredPenalty):
                 seed=rows.seed,
             )
         rows.cache["losses"] = (w, found.losses)
+        rows.cache["first"] = (w, found.first)
         return ClippedTotal(found.total)
 
     def loss_drop_sum(
@@ -121,7 +124,7 @@ class ModuleObjective(SquaredPenalty):
 
         def contributions(rows: Rows) -> FloatArray:
             before = self._losses(rows, w)
-            after = self._losses_at(rows, w - step_size * step)
+            after = self._losses_beside(rows, w, step, step_size)
             return loss_drops(before, after, form, clip).cpu().numpy()
 
         return BoundedQuery(contributions=contributions, bound=clip, offset=offset)
@@ -154,7 +157,7 @@ class ModuleObjective(SquaredPenalty):
         losses = [
             self._losses(rows, w)
             if size == 0
-            else self._losses_at(rows, w - size * step)
+            else self._losses_beside(rows, w, step, size)
             for size in sizes
         ]
         return torch.stack(
@@ -168,6 +171,21 @@ class ModuleObjective(SquaredPenalty):
             held = (w, self._losses_at(rows, w))
             rows.cache["losses"] = held
         return held[1]
+
+    def _losses_beside(
+        self, rows: Rows, w: Tensor, step: Tensor, size: float
+    ) -> Tensor:
+        """Return the losses at ``w - size step``; sizes share the first products."""
+
+        def compute() -> Callable[[float], Tensor]:
+            held: tuple[Tensor, FirstOutputs] = rows.cache.get("first", (w, {}))
+            first = held[1] if held[0] is w else {}
+            batch = Batch(rows.X, rows.y)
+            return losses_along(
+                self.module, self.loss, batch, w, step, first, seed=rows.seed
+            )
+
+        return rows.remember("along", compute, w, step)(size)
 
     def _losses_at(self, rows: Rows, w: Tensor) -> Tensor:
         """Return the losses at any parameters, with the masks of this batch."""

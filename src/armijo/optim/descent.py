@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from armijo import _validate
@@ -114,9 +115,8 @@ def measure(
     public expected batch size.
     """
     query = objective.gradient_sum(w, clip=gradient.sensitivity)
-    vector = batch.noisy_vector(
-        query, gradient
-    ) / batch_size + objective.penalty_gradient(w)
+    vector = batch.noisy_vector(query, gradient) / batch_size
+    vector += objective.penalty_gradient(w)
     energy = objective.size * (gradient.noise_scale / batch_size) ** 2
     return Direction(vector=vector, noise_energy=energy)
 
@@ -179,7 +179,7 @@ def updated(
         steps = ()
     return replace(
         state,
-        w=state.w - choice.step_size * direction.vector,
+        w=torch.sub(state.w, direction.vector, alpha=choice.step_size),
         updates=updates,
         step_max=step_max,
         recent_steps=steps,

@@ -3,6 +3,7 @@
 
 ========================  ==========================================================
 :mod:`~.engine`           the clipped sum of a batch; losses at other parameters
+:mod:`~.line`             losses along a line, the first products formed once
 :mod:`~.capture`          one forward and one backward pass that are written down
 :mod:`~.rules`            what a layer's input and output gradient mean for it
 :mod:`~.uses`             norms and weighted sums from such factors

@@ -29,6 +29,10 @@ class Layer:
     parameters: tuple[nn.Parameter, ...]  # those to train
 
 
+FirstOutputs = dict[nn.Module, tuple[Tensor, Tensor, int]]
+"""Input, output and its version, for linear layers on nothing but the input."""
+
+
 class NotRecorded(Exception):
     """The module did something that the records do not show."""
 
@@ -39,6 +43,7 @@ class Record:
 
     examples: int
     uses: dict[nn.Parameter, list[Use]] = field(default_factory=dict)
+    first: FirstOutputs = field(default_factory=dict)
     # A graph must begin somewhere: every first layer hangs on this number.
     anchor: Tensor = field(default_factory=lambda: torch.zeros((), requires_grad=True))
 
@@ -50,6 +55,14 @@ class Record:
             parameter = getattr(layer, name)
             if parameter is not None and parameter.requires_grad:
                 self.uses.setdefault(parameter, []).append(use)
+
+    def begin(
+        self, layer: Layer, module: nn.Module, value: Tensor, output: Tensor
+    ) -> None:
+        """Note the output of a layer that is linear in what is trained: all of it."""
+        own = [p for p in module._parameters.values() if p is not None]
+        if isinstance(module, nn.Linear) and len(own) == len(layer.parameters):
+            self.first[module] = (value, output.detach(), output._version)
 
 
 class _Begin(torch.autograd.Function):
@@ -112,6 +125,7 @@ def _forward(
             output = torch.ops.aten._unsafe_view(output, output.shape)
         if not output.requires_grad:
             output = _Begin.apply(output, record.anchor)  # type: ignore[no-untyped-call]
+            record.begin(layer, module, value, output)
         output.register_hook(note)  # type: ignore[no-untyped-call]
         return output
 

@@ -13,7 +13,13 @@ from torch import Tensor, nn
 
 from armijo import _validate
 from armijo.objectives.ghost import one_by_one
-from armijo.objectives.ghost.capture import NotRecorded, Record, backward, recording
+from armijo.objectives.ghost.capture import (
+    FirstOutputs,
+    NotRecorded,
+    Record,
+    backward,
+    recording,
+)
 from armijo.objectives.ghost.checks import (
     Batch,
     Tensors,
@@ -40,11 +46,13 @@ from armijo.objectives.ghost.totals import (
 class ClippedSum(NamedTuple):
     """The sum of clipped gradients as a flat vector, and the losses, (B,).
 
-    Both are exact: neither may leave the gate without noise.
+    ``first`` is for :func:`~.line.losses_along`.  All are exact: none may leave the
+    gate without noise.
     """
 
     total: Tensor
     losses: Tensor
+    first: FirstOutputs
 
 
 def clipped_gradient_sum(
@@ -95,7 +103,7 @@ def clipped_gradient_sum(
     batch = Batch(*batch)
     plan = plan_for(module, as_tuple(batch.inputs))
     if batch_size(batch) == 0:
-        return ClippedSum(plan.zeros(), plan.zeros()[:0])
+        return ClippedSum(plan.zeros(), plan.zeros()[:0], {})
 
     def weigh(squares: Tensor, losses: Tensor) -> Tensor:
         # Zero times a loss that is not finite is not a number, nor is the norm then.
@@ -108,7 +116,8 @@ def clipped_gradient_sum(
                 return _from_records(module, loss, batch, plan, weigh, seed)
             except NotRecorded as error:
                 plan.reason = f"a pass met {error}"
-        return ClippedSum(*one_by_one.summed(module, loss, batch, plan, weigh, seed))
+        found = one_by_one.summed(module, loss, batch, plan, weigh, seed)
+        return ClippedSum(*found, {})
 
 
 def _from_records(
@@ -129,7 +138,8 @@ def _from_records(
     with torch.no_grad():
         uses = merged_uses(record)
         weights = weigh(squared_norms(uses, losses), losses)
-        return ClippedSum(weighted_total(uses, plan.parameters, weights), losses)
+        total = weighted_total(uses, plan.parameters, weights)
+    return ClippedSum(total, losses, record.first)
 
 
 def losses_at(
