@@ -23,6 +23,8 @@ Value = Callable[[FloatArray, FloatArray], FloatArray]
 
 _RIDGE = 1e-3  # of a variance of one: directions without variance have an inverse
 _MOST_THRESHOLDS = 256
+_SMOOTHED = 24  # a score with fewer values is taken value by value
+_WORTHLESS = -10.0
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,16 @@ def _best_threshold(
         lower_rate(_reached(present, places), len(present), miss),
         upper_rate(_reached(absent, places), len(absent), miss),
     )
+    worth = _smooth(np.maximum(worth, _WORTHLESS))
     at = int(np.argmax(worth))
     return float(places[at]), float(worth[at])
+
+
+def _smooth(worth: FloatArray) -> FloatArray:
+    """Average over near thresholds: the best of many single ones is the luckiest."""
+    reach = len(worth) // _SMOOTHED
+    padded = np.pad(worth, reach, mode="edge")
+    return np.convolve(padded, np.full(2 * reach + 1, 1 / (2 * reach + 1)), "valid")
 
 
 def _reached(scores: FloatArray, places: FloatArray) -> NDArray[np.int64]:

@@ -25,7 +25,10 @@ from armijo.optim.methods import method_settings
 from armijo.privacy.budget import Budget, Neighboring
 
 FAR = 10.0
-"""The feature of a row: its gradient is longer than every clip."""
+"""The feature of the row that stays: its gradient is longer than every clip."""
+
+FARTHER = 3 * FAR
+"""The feature of the row in question: unclipped, it would outweigh the other."""
 
 SHORT = 1e-6
 """A step that changes no gradient."""
@@ -43,7 +46,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "blsgd-ac": {**_SEARCHED, "rate": 0.5},
     "blgd": _SEARCHED,
     "auto": {"steps": 1, "feature_norm": FAR},
-    "agd": {"splits": 2, "step_max": 0.1, "grad_clip": 1.0},
+    # Every step takes the loss of a row to nothing or to the clip.
+    "agd": {"splits": 2, "step_max": 1.0, "grad_clip": 1.0, "loss_clip": 1.0},
     "sgd": {"rate": 0.5, "steps": 2, "step_size": SHORT, "grad_clip": 1.0},
     # A floor far above every gradient makes Adam linear in them.
     "adam": {"rate": 1.0, "steps": 2, "grad_clip": 1.0, "floor": 1 / SHORT},
@@ -104,10 +108,10 @@ def run_game(method: str, budget: Budget, **more: Any) -> RunGame:
 def _opposed(exchanged: bool) -> tuple[Table, Table]:
     """Return one row, and the same with a row that pulls the other way.
 
-    Where rows are exchanged, the second row pulls along at first.
+    Where rows are exchanged, it is exchanged for one that pulls along.
     """
-    absent = [[-FAR], [-FAR]] if exchanged else [[-FAR]]
-    return _table(absent), _table([[-FAR], [FAR]])
+    absent = [[-FAR], [-FARTHER]] if exchanged else [[-FAR]]
+    return _table(absent), _table([[-FAR], [FARTHER]])
 
 
 def _table(rows: list[list[float]]) -> Table:

@@ -15,12 +15,13 @@ import numpy as np
 from armijo import _validate
 from armijo.audit.attacks import Value, best_attack
 from armijo.audit.bounds import Counts, epsilon_of_test, mu_of_test
-from armijo.noise import Randomness
+from armijo.noise import KeyedRandomness, Randomness
+from armijo.noise.keyed import fresh_key
 from armijo.privacy.budget import FloatArray
 
 FEWEST_TRIALS = 20
 
-ATTACK_SHARE = 0.4
+ATTACK_SHARE = 0.3
 """Part of the trials that the attack is made from."""
 
 
@@ -135,12 +136,12 @@ def _released(
 
 
 def randomness_of(seed: int | None, number: int) -> Randomness:
-    """Return the system's randomness, or that of one trial of a repeatable audit."""
+    """Return the streams of a run key, as a fit has them: a secret one or a seed's."""
     if seed is None:
-        return Randomness()
+        return KeyedRandomness(fresh_key())
     _validate.at_least(0, seed=seed)
-    own = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)
-    return Randomness(seed=int(own[0]), insecure_deterministic=True)
+    words = np.random.SeedSequence([seed, number]).generate_state(8, np.uint32)
+    return KeyedRandomness(words.tobytes())
 
 
 def _value(claim: Claim) -> Value:

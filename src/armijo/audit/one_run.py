@@ -117,7 +117,7 @@ class OneRun:
     def play(self, *, canaries: int, confidence: float, seed: int | None) -> Outcome:
         """Toss the coins, train, guess and bound."""
         _validate.at_least(FEWEST_CANARIES, canaries=canaries)
-        coins = randomness_of(seed, 0).stream("sampling")
+        coins = randomness_of(seed, 0).of_charge(0).stream("sampling")
         there = np.zeros(canaries, dtype=bool)
         there[poisson_coins(canaries, 0.5, coins)] = True
         half = round(0.5 * GUESSED * canaries)

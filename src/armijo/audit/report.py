@@ -57,5 +57,6 @@ def _finish(ax: Any, audit: Audit) -> None:
     ax.set_ylim(-0.7, len(audit.outcomes) - 0.3)
     ax.tick_params(axis="y", length=0, labelsize=8, labelcolor=GRAY)
     ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.set_axisbelow(True)
     ax.grid(axis="x", alpha=0.25)
-    ax.legend(loc="upper center", bbox_to_anchor=(0.4, -0.12), ncols=2, frameon=False)
+    ax.figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)

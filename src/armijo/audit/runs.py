@@ -94,16 +94,10 @@ class RunGame:
         return self._method.init(torch.zeros(self.objective.size, dtype=torch.float64))
 
     @cached_property
-    def _accountants(self) -> tuple[Accountant, Accountant]:
-        """Accountants that nothing was charged to, for either randomness; copied."""
+    def _unused(self) -> Accountant:
+        """An accountant that nothing was charged to, to be copied: costly to make."""
         relation = self.settings.relation or Neighboring.ADD_REMOVE
-        sound, seeded = (
-            accountant_for(
-                self._method, self._start, self.budget, relation=relation, seeded=flag
-            )
-            for flag in (False, True)
-        )
-        return sound, seeded
+        return accountant_for(self._method, self._start, self.budget, relation=relation)
 
     def play(self, present: bool, randomness: Randomness) -> FloatArray:
         """Run to the end of the budget and return what was released."""
@@ -112,7 +106,7 @@ class RunGame:
             X,
             y,
             n_rows=self.n_rows,
-            accountant=deepcopy(self._accountants[randomness.deterministic]),
+            accountant=deepcopy(self._unused),
             randomness=randomness,
         )
         run = minimize(

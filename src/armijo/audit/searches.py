@@ -79,14 +79,10 @@ class SearchGame:
         return made(1 / noise)
 
     @cached_property
-    def _accountants(self) -> tuple[PrivacyFilter, PrivacyFilter]:
-        """Accountants that nothing was charged to, for either randomness; copied."""
+    def _unused(self) -> PrivacyFilter:
+        """An accountant that nothing was charged to, to be copied: costly to make."""
         order = order_for(self.budget, self._mechanism)
-        sound, seeded = (
-            PrivacyFilter(self.budget, orders=order, insecure_deterministic=flag)
-            for flag in (False, True)
-        )
-        return sound, seeded
+        return PrivacyFilter(self.budget, orders=order)
 
     def play(self, present: bool, randomness: Randomness) -> FloatArray:
         """Search once; the answer is a vector with a one at the candidate found."""
@@ -94,7 +90,7 @@ class SearchGame:
             np.full((int(present), 1), _FEATURE),
             np.zeros(int(present)),
             n_rows=1,
-            accountant=deepcopy(self._accountants[randomness.deterministic]),
+            accountant=deepcopy(self._unused),
             randomness=randomness,
         )
         batch = data.open(BatchPlan(mechanisms=(self._mechanism,)), label="search")

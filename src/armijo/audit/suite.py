@@ -16,7 +16,7 @@ Not what a careful user promises: the same code with a large delta needs far few
 trials to be caught, since less of the evidence lies in rare events.
 """
 
-TRIALS, FAST_TRIALS = 4000, 500
+TRIALS, FAST_TRIALS = 2000, 400
 """Releases on each data set of a game."""
 
 CONFIDENCE = 0.95

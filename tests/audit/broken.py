@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deliberate mistakes in the gate, each a few lines that a hurried change might make.
+
+Every function takes pytest's ``monkeypatch`` and breaks the gate for one test.
+"""
+
+import numpy as np
+
+from armijo.data import batch as gate
+from armijo.data import fixed_point
+from armijo.data.private import PrivateDataset
+from armijo.data.query import Rows
+from armijo.privacy.accountant import Accountant
+from armijo.privacy.planned import PlannedAccountant
+
+
+def noise_halved(monkeypatch):
+    for name in ("rounded_laplace", "rounded_gaussian"):
+        drawn = getattr(gate, name)
+
+        def halved(scale, size, bits, drawn=drawn):
+            return drawn(scale // 2, size, bits)
+
+        monkeypatch.setattr(gate, name, halved)
+
+
+def charge_skipped(monkeypatch):
+    def skipped(self, mechanism, **more):
+        return self.n_charges
+
+    for kind in (Accountant, PlannedAccountant):
+        monkeypatch.setattr(kind, "charge", skipped)
+    # The charges count the batches, of which each has noise of its own.
+    monkeypatch.setattr(Accountant, "n_charges", property(_opened))
+
+
+def _opened(accountant):
+    accountant.opened = getattr(accountant, "opened", 0) + 1
+    return accountant.opened
+
+
+def divided_by_actual_size(monkeypatch):
+    """The mean of the rows that were drawn, instead of the public divisor."""
+    sampled = PrivateDataset._sample
+
+    def remembered(self, *settings):
+        rows = sampled(self, *settings)
+        self.actual_size = rows.size
+        return rows
+
+    def size(self, rate):
+        return max(self.actual_size, 1)
+
+    monkeypatch.setattr(PrivateDataset, "_sample", remembered)
+    monkeypatch.setattr(PrivateDataset, "expected_batch_size", size)
+
+
+def batch_amplified_again(monkeypatch):
+    """Every batch of a run is the first one, each charged as if it were drawn anew."""
+    sampled = PrivateDataset._sample
+
+    def kept(self, *settings):
+        if not hasattr(self, "kept_rows"):
+            self.kept_rows = sampled(self, *settings)
+        return Rows(self.kept_rows.X, self.kept_rows.y)
+
+    monkeypatch.setattr(PrivateDataset, "_sample", kept)
+
+
+def noise_reused(monkeypatch):
+    """One draw for all gradients of a run."""
+    built, drawn, kept = PrivateDataset.__init__, gate.rounded_gaussian, {}
+
+    def forgetful(self, *rows, **settings):
+        kept.clear()
+        built(self, *rows, **settings)
+
+    def reused(scale, size, bits):
+        if (scale, size) not in kept:
+            kept[scale, size] = drawn(scale, size, bits)
+        return kept[scale, size]
+
+    monkeypatch.setattr(PrivateDataset, "__init__", forgetful)
+    monkeypatch.setattr(gate, "rounded_gaussian", reused)
+
+
+def clip_after_sum(monkeypatch):
+    """The sum is as long as the clip at most, whatever a row contributed to it."""
+
+    def clipped_once(contributions, bound):
+        total = fixed_point._formed(contributions).sum(axis=0)
+        factor = min(1.0, bound / max(float(np.linalg.norm(total)), 1e-300))
+        return np.rint(total * factor * (fixed_point.STEPS / bound)).astype(np.int64)
+
+    monkeypatch.setattr(fixed_point, "vector_sum", clipped_once)
+
+
+def choice_sharpened(monkeypatch):
+    """A private choice with an eighth of its randomness."""
+    drawn = gate.exponential_choice
+
+    def sharp(gaps, scale, bits):
+        return drawn(gaps, scale // 8, bits)
+
+    monkeypatch.setattr(gate, "exponential_choice", sharp)

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deliberately broken gates are caught; the same games pass for the sound one.
+
+A game is one for which the mistake matters, with so many trials that a repeat with
+another seed gives the same verdict.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from armijo.audit.catalog import FARTHER, GAMES, run_game
+from armijo.audit.games import Game, Outcome, play_game
+from armijo.data.batch import BatchPlan
+from armijo.data.private import PrivateDataset
+from armijo.noise import Randomness
+from armijo.privacy.budget import Budget
+from armijo.privacy.filter import PrivacyFilter
+from armijo.privacy.mechanisms import Composed, Gaussian
+from armijo.privacy.subsampling import Subsampled
+from tests.audit import broken
+
+CONFIDENCE = 0.95
+EMPTY = (np.empty((0, 1)), np.empty(0))
+ALONE = (np.array([[FARTHER]]), np.ones(1))
+
+
+def whole() -> Game:
+    """One step of DP-SGD on all rows, which is one Gaussian release."""
+    budget = Budget(epsilon=1.0, delta=0.05)
+    return replace(run_game("sgd", budget, rate=1.0, steps=1), gaussian=True)
+
+
+def alone() -> Game:
+    """Two sampled steps on one row or none: without it all sums are the same."""
+    game = run_game("sgd", Budget(epsilon=2.0, delta=0.05))
+    return replace(game, tables=(EMPTY, ALONE))
+
+
+def rare() -> Game:
+    """Sixteen steps on small batches, most of which lack the row."""
+    budget = Budget(epsilon=1.2, delta=0.01)
+    return run_game("sgd", budget, rate=0.1, steps=16, noise_multiplier=1.0)
+
+
+def search() -> Game:
+    return GAMES["search-laplace"](Budget(epsilon=2.0, delta=0.05))
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """What is broken, in which game it shows, and after how many trials."""
+
+    breaks: Callable[[Any], None]
+    game: Callable[[], Game]
+    trials: int
+
+
+MISTAKES = {
+    "noise halved": Mistake(broken.noise_halved, whole, 400),
+    "charge skipped": Mistake(broken.charge_skipped, whole, 80),
+    "divided by the actual batch size": Mistake(
+        broken.divided_by_actual_size, whole, 400
+    ),
+    "noise reused": Mistake(broken.noise_reused, alone, 300),
+    "clip after sum": Mistake(broken.clip_after_sum, whole, 400),
+}
+SLOW_MISTAKES = {
+    "same batch amplified again": Mistake(broken.batch_amplified_again, rare, 1500),
+    "noise of the search halved": Mistake(broken.noise_halved, search, 2500),
+}
+
+
+@cache
+def built(make: Callable[[], Game]) -> Game:
+    """Return a game, its noise solved once."""
+    return make()
+
+
+def audited(make: Callable[[], Game], trials: int) -> Outcome:
+    return play_game(built(make), trials=trials, confidence=CONFIDENCE, seed=1)
+
+
+@cache
+def sound(make: Callable[[], Game], trials: int) -> Outcome:
+    """Audit the gate as it is; games that several mistakes share are played once."""
+    return audited(make, trials)
+
+
+def check(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not sound(mistake.game, mistake.trials).exceeds
+    mistake.breaks(monkeypatch)
+    assert audited(mistake.game, mistake.trials).exceeds
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_audit_catches(name, monkeypatch):
+    check(MISTAKES[name], monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW_MISTAKES)
+def test_the_audit_catches_with_more_trials(name, monkeypatch):
+    check(SLOW_MISTAKES[name], monkeypatch)
+
+
+FIRST, SECOND = Gaussian(noise_scale=6.0), Gaussian(noise_scale=8.0)
+RATE = 0.25
+
+
+def gate(rows: int = 200) -> PrivateDataset:
+    accountant = PrivacyFilter(Budget(epsilon=4.0, delta=1e-5))
+    X = np.arange(float(rows))[:, None]
+    return PrivateDataset(X, n_rows=rows, accountant=accountant)
+
+
+def charges_every_batch() -> bool:
+    """Say whether each opened batch is in the ledger."""
+    data = gate()
+    for _ in range(3):
+        data.open(BatchPlan(mechanisms=(FIRST,), rate=RATE))
+    return len(data.accountant.ledger.charges) == 3
+
+
+def samples_every_batch() -> bool:
+    """Say whether a batch is drawn anew: equal ones of 200 rows have no chance."""
+    data, plan = gate(), BatchPlan(mechanisms=(FIRST,), rate=RATE)
+
+    def drawn() -> list[float]:
+        return data.open(plan).release(lambda rows, _: rows.X[:, 0].tolist(), FIRST)
+
+    return drawn() != drawn()
+
+
+def charges_what_a_batch_releases() -> bool:
+    """Say whether two answers on one batch are charged as the Gaussian they are.
+
+    Together they are one Gaussian, whose amplified curve is exact: less is too little.
+    """
+    data = gate()
+    data.open(BatchPlan(mechanisms=(FIRST, SECOND), rate=RATE))
+    together = Gaussian.from_rho(FIRST.rho + SECOND.rho)
+    released = Subsampled(together, RATE).rdp(data.accountant.orders)
+    return bool(np.all(data.accountant.spent >= released * (1 - 1e-9)))
+
+
+def parts_amplified_apart(monkeypatch):
+    """Gradient and search of one batch, each amplified as if it had its own."""
+
+    def apart(self):
+        return Composed(tuple(Subsampled(one, self.rate) for one in self.mechanisms))
+
+    monkeypatch.setattr(BatchPlan, "mechanism", property(apart))
+
+
+@pytest.mark.parametrize(
+    ("contract", "breaks"),
+    [
+        (charges_every_batch, broken.charge_skipped),
+        (samples_every_batch, broken.batch_amplified_again),
+        (charges_what_a_batch_releases, parts_amplified_apart),
+    ],
+)
+def test_the_contract_of_the_gate_catches(contract, breaks, monkeypatch):
+    assert contract()
+    breaks(monkeypatch)
+    assert not contract()
+
+
+def test_a_run_that_is_never_refused_is_cut(monkeypatch):
+    """Else an audit of a gate that charges nothing would not end."""
+    game = whole()
+    length = 6  # where the number of batches stands, after those of two steps
+    assert game.play(True, Randomness())[length] == 1
+    broken.charge_skipped(monkeypatch)
+    assert game.play(True, Randomness())[length] == game.most_batches
