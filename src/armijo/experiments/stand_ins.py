@@ -24,7 +24,7 @@ def images_like(name: str, rows: int | None = None) -> tuple[NDArray[Any], ...]:
     and noised.
 
     >>> [part.shape for part in images_like("mnist", 20)]
-    [(20, 1, 28, 28), (20,), (500, 1, 28, 28), (500,)]
+    [(20, 1, 28, 28), (20,), (20, 1, 28, 28), (20,)]
     """
     shape = (3, 32, 32) if name.startswith("cifar") else (1, 28, 28)
     rng = np.random.default_rng(sum(name.encode()))
@@ -32,7 +32,7 @@ def images_like(name: str, rows: int | None = None) -> tuple[NDArray[Any], ...]:
     size = shape[1] // 4
     prototypes = np.kron(coarse, np.ones((1, 1, size, size)))
     n_train = rows or IMAGES
-    labels = rng.integers(0, 10, n_train + 500)
+    labels = rng.integers(0, 10, n_train + min(n_train, 500))
     dim = rng.uniform(0.5, 1.0, (len(labels), 1, 1, 1))
     noise = rng.normal(0.0, 0.2, (len(labels), *shape))
     pixels = np.clip(prototypes[labels] * dim + noise, 0.0, 1.0).astype(np.float32)
