@@ -8,8 +8,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pandas as pd
@@ -232,14 +233,23 @@ def _finished(
 
 def _pool(jobs: int) -> ProcessPoolExecutor:
     """Return processes that start clean: a fork would share threads and locks."""
-    return ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_one_thread)
+    return ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin)
 
 
-def _one_thread() -> None:
-    """Compute on one thread; several processes use the other cores."""
+def _begin() -> None:
+    """Compute on one thread, and end with the runner, even if it is killed."""
     import torch
 
     torch.set_num_threads(1)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Wait for the end of the process that started this one."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 @contextmanager
