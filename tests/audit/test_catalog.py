@@ -25,6 +25,7 @@ def test_every_private_method_is_audited():
     assert {name for name in AUDITS if name not in GAMES} == {
         "one-run-sgd",
         "one-run-auto",
+        "one-run-network",
     }
 
 
@@ -86,7 +87,7 @@ def test_the_row_moves_a_gradient_by_its_whole_sensitivity():
 
 def test_the_row_moves_every_query_of_the_search_by_its_whole_bound():
     """Without the row all are near the threshold; with it only the last passes."""
-    game = GAMES["search-laplace"](Budget(epsilon=60.0, delta=0.05))
+    game = GAMES["search-gaussian"](Budget(epsilon=60.0, delta=0.05))
     without, present = released(game, False, 100), released(game, True, 100)
     assert present.mean(axis=0)[2] > 0.95
     assert 0.2 < without.mean(axis=0)[0] < 0.6

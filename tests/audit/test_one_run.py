@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from armijo.audit.one_run import (
+    TRAINERS,
     OneRun,
     guess_epsilon,
     guess_p_value,
@@ -145,13 +146,13 @@ def test_guesses_are_the_surest_of_each_side():
 class TestTrainedModel:
     BUDGET = Budget(epsilon=2.0, delta=1e-5)
 
-    def played(self, method="sgd", canaries=3000, seed=1):
-        audit = OneRun(method=method, budget=self.BUDGET)
+    def played(self, model="sgd", canaries=3000, seed=1):
+        audit = OneRun(model=model, budget=self.BUDGET)
         return audit.play(canaries=canaries, confidence=0.95, seed=seed)
 
-    @pytest.mark.parametrize("method", ["sgd", "auto"])
-    def test_a_sound_model_is_not_refuted_but_its_canaries_are_seen(self, method):
-        outcome = self.played(method)
+    @pytest.mark.parametrize("model", TRAINERS)
+    def test_a_sound_model_is_not_refuted_but_its_canaries_are_seen(self, model):
+        outcome = self.played(model)
         assert 0.2 < outcome.epsilon < outcome.claim.epsilon
         assert outcome.detail["guesses"] == 600
 
@@ -159,7 +160,8 @@ class TestTrainedModel:
         assert self.played(canaries=300) == self.played(canaries=300)
         assert self.played(canaries=300, seed=None).trials == 300
 
-    def test_an_eighth_of_the_noise_is_caught(self, monkeypatch):
+    @pytest.mark.parametrize("model", ["sgd", "network"])
+    def test_an_eighth_of_the_noise_is_caught(self, model, monkeypatch):
         for _ in range(3):
             broken.noise_halved(monkeypatch)
-        assert self.played().exceeds
+        assert self.played(model).exceeds

@@ -11,6 +11,7 @@ from armijo.audit.report import draw_audit, write_audit
 from armijo.audit.suite import Audit, run_audit
 from armijo.privacy.budget import Budget
 
+BUDGET = Budget(epsilon=3.0, delta=0.01)
 GAMES = ("majority", "outpert-rsgd", "one-run-sgd")
 
 
@@ -30,7 +31,7 @@ def test_games_share_what_may_go_wrong():
     seen = []
     audit = run_audit(
         GAMES,
-        budget=Budget(epsilon=3.0, delta=0.01),
+        budget=BUDGET,
         trials=30,
         confidence=0.94,
         seed=0,
@@ -46,8 +47,9 @@ def test_games_share_what_may_go_wrong():
 
 
 def test_a_seed_repeats_an_audit_and_names_count_once():
-    once = run_audit(["majority"], trials=25, seed=9)
-    assert once == run_audit(["majority", "majority"], trials=25, seed=9)
+    once = run_audit(["majority"], budget=BUDGET, trials=25, seed=9)
+    twice = run_audit(["majority", "majority"], budget=BUDGET, trials=25, seed=9)
+    assert once == twice
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,7 @@ def test_a_seed_repeats_an_audit_and_names_count_once():
 )
 def test_what_makes_no_sense_is_refused(names, settings, message):
     with pytest.raises(ValueError, match=message):
-        run_audit(names, **{"trials": 20, **settings})
+        run_audit(names, budget=BUDGET, **{"trials": 20, **settings})
 
 
 class TestVerdict:

@@ -14,6 +14,8 @@ proved.
 :mod:`~.searches`      the game for the private line search
 :mod:`~.runs`          the game for a step and whole runs of every method
 :mod:`~.one_run`       many canaries in one trained model
+:mod:`~.catalog`       all audits by name, with their settings
+:mod:`~.suite`         several audits under one confidence
 :mod:`~.report`        claimed beside audited: JSON and a picture
 =====================  =========================================================
 """

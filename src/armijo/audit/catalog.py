@@ -16,8 +16,7 @@ import numpy as np
 
 from armijo import _validate
 from armijo.audit.games import Game
-from armijo.audit.one_run import DELTA, OneRun
-from armijo.audit.one_run import SETTINGS as ONE_RUN
+from armijo.audit.one_run import DELTA, TRAINERS, OneRun
 from armijo.audit.runs import RunGame, Table
 from armijo.audit.searches import SearchGame
 from armijo.objectives.linear import LinearObjective
@@ -138,11 +137,11 @@ GAMES: dict[str, Callable[[Budget], Game]] = {
 }
 """Two-dataset games by name."""
 
-AUDITS = (*GAMES, *(f"one-run-{method}" for method in ONE_RUN))
+AUDITS = (*GAMES, *(f"one-run-{model}" for model in TRAINERS))
 """Names of all audits."""
 
 
 def one_run(name: str, epsilon: float) -> OneRun:
     """Return the audit of one model by its name."""
     budget = Budget(epsilon=epsilon, delta=DELTA)
-    return OneRun(method=name.removeprefix("one-run-"), budget=budget)
+    return OneRun(model=name.removeprefix("one-run-"), budget=budget)

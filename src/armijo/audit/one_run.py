@@ -8,17 +8,22 @@ right guesses is at most that of as many coins with bias ``e^eps / (1 + e^eps)``
 however the guesses depend on one another; delta adds a little to the p-value.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy import sparse, stats
 from scipy.special import expit
+from torch import nn
 
 from armijo import _validate
 from armijo.audit.games import Claim, Outcome, randomness_of
 from armijo.estimators.solve import solve
+from armijo.networks.train import train
 from armijo.noise import poisson_coins
 from armijo.privacy.budget import Budget, FloatArray
 
@@ -30,15 +35,12 @@ GUESSED = 0.2
 
 FEWEST_CANARIES = 20
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    # So short a step changes no gradient: each canary is clipped in every batch.
-    "sgd": {"rate": 1.0, "steps": 4, "step_size": 1e-6, "grad_clip": 1.0},
-    "auto": {"steps": 4, "feature_norm": 10.0},
-}
-"""Methods whose models are audited."""
-
-_FEATURE = 10.0  # of a canary: longer than every clip
 _PRECISION = 1e-6  # of the bound, which is rounded down
+_FEATURE = 10.0  # of a canary: longer than every clip
+_STEPS = 4
+
+Canaries = NDArray[np.bool_]
+"""Which of the canaries are rows of the table."""
 
 
 def guess_p_value(
@@ -94,25 +96,89 @@ def guess_epsilon(
     return low
 
 
+Trainer = Callable[[Canaries, Budget, int | None], FloatArray]
+
+
+def linear_scores(
+    method: str,
+    options: Mapping[str, Any],
+    there: Canaries,
+    budget: Budget,
+    seed: int | None,
+) -> FloatArray:
+    """Train a linear model: each canary has a feature of its own, hence a weight."""
+    rows = sparse.identity(len(there), format="csr") * _FEATURE
+    X = sparse.csr_matrix(rows[np.flatnonzero(there)])
+    found = solve(
+        X,
+        np.ones(X.shape[0]),
+        method=method,
+        budget=budget,
+        options=options,
+        n_rows=len(there) // 2,
+        l2=0.0,
+        fit_intercept=False,
+        seed=seed,
+    )
+    return found.w
+
+
+def network_scores(there: Canaries, budget: Budget, seed: int | None) -> FloatArray:
+    """Train an embedding, as any module is: each canary has an entry of its own."""
+    model = nn.Embedding(len(there), 1)
+    nn.init.zeros_(model.weight)
+    named = torch.from_numpy(np.flatnonzero(there))
+    run = train(
+        model,
+        lambda scores, labels: nn.functional.softplus(-labels * scores[:, 0]),
+        (named, torch.ones(len(named))),
+        budget,
+        method="sgd",
+        rate=1.0,
+        steps=_STEPS,
+        n_rows=len(there) // 2,
+        # A slope of one half is clipped to a tenth, and so it stays.
+        options={"step_size": 1e-2, "grad_clip": 0.1},
+        seed=seed,
+    )
+    for _ in run:
+        pass
+    return np.asarray(model.weight.detach().numpy()[:, 0], dtype=float)
+
+
+TRAINERS: dict[str, Trainer] = {
+    "sgd": partial(
+        linear_scores,
+        "sgd",
+        # So short a step changes no gradient: each canary is clipped in every batch.
+        {"rate": 1.0, "steps": _STEPS, "step_size": 1e-6, "grad_clip": 1.0},
+    ),
+    "auto": partial(linear_scores, "auto", {"steps": _STEPS, "feature_norm": _FEATURE}),
+    "network": network_scores,
+}
+"""Models by name, each a score for every canary: a linear one by two methods, and one
+that goes through :func:`armijo.train`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class OneRun:
-    """A linear model trained once on rows with one feature each, all different.
+    """A model trained once on canaries.
 
     Attributes
     ----------
-    method : str
-        One of :data:`SETTINGS`.
+    model : str
+        One of :data:`TRAINERS`.
     budget : Budget
         The promise of the model.
     """
 
-    method: str
+    model: str
     budget: Budget
 
     @property
     def name(self) -> str:
         """What the audit is called."""
-        return f"one-run-{self.method}"
+        return f"one-run-{self.model}"
 
     def play(self, *, canaries: int, confidence: float, seed: int | None) -> Outcome:
         """Toss the coins, train, guess and bound."""
@@ -121,7 +187,8 @@ class OneRun:
         there = np.zeros(canaries, dtype=bool)
         there[poisson_coins(canaries, 0.5, coins)] = True
         half = round(0.5 * GUESSED * canaries)
-        right = right_guesses(self._scores(there, seed), there, half)
+        scores = TRAINERS[self.model](there, self.budget, seed)
+        right = right_guesses(scores, there, half)
         epsilon = guess_epsilon(
             canaries=canaries,
             guesses=2 * half,
@@ -139,25 +206,8 @@ class OneRun:
             detail={"guesses": 2 * half, "right": right},
         )
 
-    def _scores(self, there: NDArray[np.bool_], seed: int | None) -> FloatArray:
-        """Train on the canaries that are there; a weight is the score of its own."""
-        canaries = sparse.identity(len(there), format="csr") * _FEATURE
-        X = sparse.csr_matrix(canaries[np.flatnonzero(there)])
-        found = solve(
-            X,
-            np.ones(X.shape[0]),
-            method=self.method,
-            budget=self.budget,
-            options=SETTINGS[self.method],
-            n_rows=len(there) // 2,
-            l2=0.0,
-            fit_intercept=False,
-            seed=seed,
-        )
-        return found.w
 
-
-def right_guesses(scores: FloatArray, there: NDArray[np.bool_], half: int) -> int:
+def right_guesses(scores: FloatArray, there: Canaries, half: int) -> int:
     """Guess "present" for the highest scores, "absent" for the lowest, and count."""
     order = np.argsort(scores)
     return int(np.sum(there[order[-half:]]) + np.sum(~there[order[:half]]))

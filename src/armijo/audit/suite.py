@@ -9,18 +9,11 @@ from armijo.audit.catalog import AUDITS, GAMES, one_run
 from armijo.audit.games import FEWEST_TRIALS, Outcome, play_game
 from armijo.privacy.budget import Budget
 
-EPSILON, DELTA = 2.0, 0.05
-"""What the audited runs promise by default.
-
-Not what a careful user promises: the same code with a large delta needs far fewer
-trials to be caught, since less of the evidence lies in rare events.
-"""
-
 TRIALS, FAST_TRIALS = 2000, 400
 """Releases on each data set of a game."""
 
-CONFIDENCE = 0.95
 CANARIES_PER_TRIAL = 10
+"""A canary costs far less than a release."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +62,9 @@ Progress = Callable[[str, int, int], object]
 def run_audit(
     names: Sequence[str] = AUDITS,
     *,
-    budget: Budget | None = None,
+    budget: Budget,
     trials: int = TRIALS,
-    confidence: float = CONFIDENCE,
+    confidence: float = 0.95,
     seed: int | None = None,
     progress: Progress = lambda name, done, total: None,
 ) -> Audit:
@@ -81,9 +74,10 @@ def run_audit(
     ----------
     names : sequence of str
         From :data:`armijo.audit.catalog.AUDITS`.
-    budget : Budget or None
-        What the audited runs promise; None is (2, 0.05).  The model of a one-run audit
-        promises the same epsilon at delta 1e-5.
+    budget : Budget
+        What the audited runs promise.  A large delta needs far fewer trials, since less
+        of the evidence lies in rare events.  The model of a one-run audit promises the
+        same epsilon at delta 1e-5.
     trials : int
         Releases on each of the two data sets of a game; a one-run audit has ten times
         as many canaries.
@@ -96,10 +90,10 @@ def run_audit(
 
     Examples
     --------
-    >>> run_audit(["majority"], trials=20, seed=0).refuted
+    >>> budget = Budget(epsilon=2.0, delta=0.05)
+    >>> run_audit(["majority"], budget=budget, trials=20, seed=0).refuted
     ()
     """
-    budget = budget or Budget(epsilon=EPSILON, delta=DELTA)
     names = _known(names)
     _validate.at_least(FEWEST_TRIALS, trials=trials)
     _validate.open_unit(confidence=confidence)

@@ -26,8 +26,8 @@ def audit(
         list[str] | None,
         typer.Option(
             help="What to audit, again for more: a private method, step, "
-            "search-laplace, search-gaussian, one-run-sgd, one-run-auto. "
-            "Default: all of them."
+            "search-laplace, search-gaussian, one-run-sgd, one-run-auto, "
+            "one-run-network. Default: all of them."
         ),
     ] = None,
     epsilon: Annotated[float, typer.Option(help="What audited runs promise.")] = 2.0,
