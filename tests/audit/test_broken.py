@@ -32,7 +32,7 @@ ALONE = (np.array([[FARTHER]]), np.ones(1))
 def whole() -> Game:
     """One step of DP-SGD on all rows, which is one Gaussian release."""
     budget = Budget(epsilon=1.0, delta=0.05)
-    return replace(run_game("sgd", budget, rate=1.0, steps=1), gaussian=True)
+    return replace(run_game("sgd", budget, {"rate": 1.0, "steps": 1}), gaussian=True)
 
 
 def alone() -> Game:
@@ -44,7 +44,8 @@ def alone() -> Game:
 def rare() -> Game:
     """Sixteen steps on small batches, most of which lack the row."""
     budget = Budget(epsilon=1.2, delta=0.01)
-    return run_game("sgd", budget, rate=0.1, steps=16, noise_multiplier=1.0)
+    rare_steps = {"rate": 0.1, "steps": 16, "noise_multiplier": 1.0}
+    return run_game("sgd", budget, rare_steps)
 
 
 def search() -> Game:

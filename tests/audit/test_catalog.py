@@ -20,8 +20,9 @@ def released(game, present, trials, seed=0):
 
 def test_every_private_method_is_audited():
     private = {name for name in METHODS if name != "nonprivate"}
-    assert set(RUNS) == private
     assert set(AUDITS) >= private | {"search-laplace", "search-gaussian", "step"}
+    assert "nonprivate" not in AUDITS
+    assert set(RUNS) == private, "settings that make the game of a method telling"
     assert {name for name in AUDITS if name not in GAMES} == {
         "one-run-sgd",
         "one-run-auto",
@@ -78,7 +79,8 @@ def _mechanisms(game: RunGame):
 
 def test_the_row_moves_a_gradient_by_its_whole_sensitivity():
     """With hardly any noise the sums themselves are seen: one clip apart."""
-    game = run_game("sgd", Budget(epsilon=1e6, delta=0.5), rate=1.0, steps=1)
+    budget = Budget(epsilon=1e6, delta=0.5)
+    game = run_game("sgd", budget, {"rate": 1.0, "steps": 1})
     size = game.settings.step_size * game.settings.grad_clip / game.n_rows
     ends = [released(game, present, 1)[0, 7] / size for present in (False, True)]
     assert ends[0] == pytest.approx(-1, abs=0.01)
@@ -98,6 +100,14 @@ def test_the_row_moves_every_output_perturbation_as_far_as_is_reckoned():
     ends = [released(game, present, 1)[0, 7] for present in (False, True)]
     moved = abs(ends[1] - ends[0])
     assert moved == pytest.approx(game._method.mechanism.sensitivity, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["objpert", "majority"])
+def test_a_method_without_settings_of_its_own_is_audited_with_its_defaults(
+    name, monkeypatch
+):
+    monkeypatch.delitem(RUNS, name)
+    assert np.isfinite(released(run_game(name, BUDGET), True, 2)).all()
 
 
 def test_foreign_methods_are_refused():

@@ -7,7 +7,7 @@ zero.  Sampling rates of one half go through amplification, rates of one make th
 single Gaussian, for which the tighter bound holds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from armijo.audit.one_run import DELTA, TRAINERS, OneRun
 from armijo.audit.runs import RunGame, Table
 from armijo.audit.searches import SearchGame
 from armijo.objectives.linear import LinearObjective
-from armijo.optim.methods import method_settings
+from armijo.optim.methods import METHODS, SETTINGS, method_settings, parameters_of
 from armijo.privacy.budget import Budget, Neighboring
 
 FAR = 10.0
@@ -74,7 +74,12 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "majority": {},
 }
-"""Parameters of each private method in its game."""
+"""Parameters of methods in their games; others have their defaults there."""
+
+PRIVATE = tuple(
+    name for name in METHODS if name not in SETTINGS or SETTINGS[name].private
+)
+"""The methods that promise something."""
 
 GAUSSIAN = frozenset({"auto", "adam", "outpert-gd", "hyfree"})
 """Runs that are one Gaussian release: on all rows, with Gaussian noise only."""
@@ -83,10 +88,14 @@ PURE = frozenset({"objpert-pure", "majority"})
 """Runs that do not use delta."""
 
 
-def run_game(method: str, budget: Budget, **more: Any) -> RunGame:
-    """Return the game of whole runs of one method; ``more`` replaces parameters."""
-    _validate.choice(tuple(RUNS), method=method)
-    settings = method_settings(method, {**RUNS[method], **more})
+def run_game(
+    method: str, budget: Budget, changed: Mapping[str, Any] | None = None
+) -> RunGame:
+    """Return the game of whole runs of a method, some of its parameters changed."""
+    _validate.choice(PRIVATE, method=method)
+    bounded = _BOUNDED if "feature_norm" in parameters_of(method) else {}
+    usual = RUNS.get(method, bounded)
+    settings = method_settings(method, {**usual, **(changed or {})})
     exchanged = settings.relation is Neighboring.REPLACE_ONE
     return RunGame(
         name=method,
@@ -125,7 +134,7 @@ def _votes() -> tuple[Table, Table]:
 
 def step_game(budget: Budget) -> RunGame:
     """Return the game of one DP-BLSGD step: gradient and search on one batch."""
-    whole = run_game("blsgd", budget, expected_steps=1)
+    whole = run_game("blsgd", budget, {"expected_steps": 1})
     return replace(whole, name="step", most_batches=1)
 
 
@@ -133,7 +142,7 @@ GAMES: dict[str, Callable[[Budget], Game]] = {
     "search-laplace": lambda budget: SearchGame(kind="laplace", budget=budget),
     "search-gaussian": lambda budget: SearchGame(kind="gaussian", budget=budget),
     "step": step_game,
-    **{method: partial(run_game, method) for method in RUNS},
+    **{method: partial(run_game, method) for method in PRIVATE},
 }
 """Two-dataset games by name."""
 
