@@ -2,6 +2,7 @@
 """Methods for networks: from a budget and a number of steps to noise.
 
 ================  ==================================================================
+``auto``          nothing to set: the step follows a private three-point search
 ``blsgd``         DP-BLSGD in network mode: Gaussian search with a tenth of each
                   step's budget, a fallback step instead of none, no budget increase
 ``sgd``           DP-SGD with a given step size
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from armijo import _validate
+from armijo.networks.auto import NetworkAuto
 from armijo.optim.blsgd import BLSGD
 from armijo.optim.hyfree import HyFreeSettings
 from armijo.optim.loop import Method
@@ -26,7 +28,7 @@ from armijo.privacy.plan_noise import noise_for_plan
 from armijo.privacy.subsampling import Subsampled
 from armijo.search.armijo import ArmijoSearch
 
-NETWORK_METHODS = ("blsgd", "sgd", "adam", "hyfree", "nonprivate")
+NETWORK_METHODS = ("auto", "blsgd", "sgd", "adam", "hyfree", "nonprivate")
 """Names that :func:`armijo.train` takes."""
 
 _NO_CLIP = 1e6
@@ -143,6 +145,7 @@ _IGNORED = ("grad_clip", "noise_multiplier")
 """What a run without noise takes from nobody."""
 
 _SETTINGS: dict[str, type[Any]] = {
+    "auto": NetworkAuto,
     "blsgd": NetworkBLSGD,
     "sgd": NetworkSGD,
     "adam": NetworkAdam,
@@ -176,8 +179,8 @@ def network_method(
             f"Method {name!r} does not take {', '.join(foreign)}; it takes "
             f"{', '.join(sorted(takes))}. Nothing was spent."
         )
-    if name == "blsgd":
-        return NetworkBLSGD(**(options or {})).build(budget, rate=rate, steps=steps)
+    if kind in (NetworkAuto, NetworkBLSGD):
+        return kind(**(options or {})).build(budget, rate=rate, steps=steps)
     settings = kind(rate=rate, steps=steps, **(options or {}))
     if isinstance(settings, HyFreeSettings):
         noise = noise_for_plan(budget, lambda z: settings.with_noise(z).schedule())

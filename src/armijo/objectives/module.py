@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from armijo import _validate
 from armijo.data.query import BoundedQuery, ClippedTotal, Rows
-from armijo.objectives.base import QueryForm
+from armijo.objectives.base import Objective, QueryForm
 from armijo.objectives.ghost.capture import FirstOutputs
 from armijo.objectives.ghost.checks import Batch, refuse_mixing
 from armijo.objectives.ghost.clipping import Clipping
@@ -129,6 +129,24 @@ class ModuleObjective(SquaredPenalty):
 
         return BoundedQuery(contributions=contributions, bound=clip, offset=offset)
 
+    def drops_along(
+        self, w: Tensor, step: Tensor, sizes: Sequence[float], *, units: FloatArray
+    ) -> BoundedQuery:
+        """Ask for the summed loss drops at ``w - size step``, each in its own unit.
+
+        The drops of one example are clipped together, to norm root of their number.
+        """
+
+        def contributions(rows: Rows) -> FloatArray:
+            before = self._losses(rows, w).double()
+            drops = [
+                before - self._losses_beside(rows, w, step, size).double()
+                for size in sizes
+            ]
+            return torch.stack(drops, dim=1).cpu().numpy() / units
+
+        return BoundedQuery(contributions=contributions, bound=math.sqrt(len(sizes)))
+
     def losses_along(
         self, w: Tensor, step: Tensor, sizes: Sequence[float], *, clip: float
     ) -> BoundedQuery:
@@ -191,3 +209,13 @@ class ModuleObjective(SquaredPenalty):
         """Return the losses at any parameters, with the masks of this batch."""
         batch = Batch(rows.X, rows.y)
         return losses_at(self.module, self.loss, batch, w, seed=rows.seed)
+
+
+def as_module(objective: Objective) -> ModuleObjective:
+    """Return the objective of a module, refusing any other."""
+    if not isinstance(objective, ModuleObjective):
+        raise TypeError(
+            f"Expected the objective of a module, got {type(objective).__name__}; this "
+            "method is for networks."
+        )
+    return objective

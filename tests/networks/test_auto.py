@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The automatic method for networks: its queries, its rule for the step, its mean."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from armijo.data.private import PrivateDataset
+from armijo.data.query import Rows
+from armijo.data.sources import TensorRows
+from armijo.networks.auto import FACTORS, NetworkAuto, SearchedState
+from armijo.noise import Randomness
+from armijo.objectives.linear import LinearObjective
+from armijo.objectives.module import ModuleObjective, as_module
+from armijo.optim.loop import minimize
+from armijo.privacy.budget import Budget
+from armijo.privacy.mechanisms import Composed, Gaussian
+from armijo.privacy.planned import planned_epsilon
+from armijo.privacy.subsampling import Subsampled
+from armijo.search.armijo import Direction
+from tests.networks.network_doubles import CROSS_ENTROPY, ROWS, examples, network
+from tests.optim.test_limits import FreeAccountant
+
+DTYPE = torch.float64
+
+
+def built(steps=12, noise=1.0, rate=0.2, **given):
+    return NetworkAuto(**given).with_noise(noise, rate=rate, steps=steps)
+
+
+def state(method, **given):
+    return replace(method.init(torch.zeros(3, dtype=DTYPE)), **given)
+
+
+def test_drops_are_those_of_one_example_at_a_time():
+    objective = ModuleObjective(network(DTYPE), CROSS_ENTROPY)
+    X, y = examples(DTYPE)
+    w, sizes = objective.start(), (0.1, 0.4)
+    step = torch.linspace(-1, 1, len(w), dtype=DTYPE)
+    units = np.array([0.5, 2.0])
+    query = objective.drops_along(w, step, sizes, units=units)
+    found = query.contributions(Rows(X, y, cache={}, seed=0))
+    for i in range(len(y)):
+        losses = []
+        for size in (0.0, *sizes):
+            objective.load(w - size * step)
+            out = objective.module(X[i : i + 1])
+            losses.append(CROSS_ENTROPY(out, y[i : i + 1]).item())
+        expected = (losses[0] - np.array(losses[1:])) / units
+        np.testing.assert_allclose(found[i], expected, atol=1e-12)
+    assert query.bound == math.sqrt(2)
+
+
+def test_other_objectives_are_refused():
+    with pytest.raises(TypeError, match="LinearObjective"):
+        as_module(LinearObjective(loss="logistic", n_features=2))
+
+
+def test_a_batch_with_a_search_is_one_gaussian_of_both():
+    """1/sigma^2 of gradient and search add up to that of a gradient over 1 - share."""
+    method = built(noise=1.3, search_share=0.2, grad_clip=2.0)
+    joint = method.plan(state(method, updates=0)).mechanism
+    alone = method.plan(state(method, updates=1)).mechanism
+    assert isinstance(joint, Subsampled) and isinstance(joint.inner, Composed)
+    assert isinstance(alone.inner, Gaussian)
+    assert alone.inner.noise_multiplier == pytest.approx(1.3)
+    rho = sum(part.rho for part in joint.inner.mechanisms)
+    assert rho == pytest.approx(alone.inner.rho / 0.8)
+
+
+def test_the_plan_is_the_schedule():
+    method = built(steps=11, refresh_every=4)
+    planned = [kind for kind, count in method.schedule() for _ in range(count)]
+    asked = [method.plan(state(method, updates=t)).mechanism for t in range(11)]
+    assert planned == asked
+    assert sum(isinstance(kind.inner, Composed) for kind in planned) == 3
+
+
+def test_the_noise_uses_the_budget_and_no_more():
+    budget = Budget(epsilon=2.0, delta=1e-5)
+    method = NetworkAuto().build(budget, rate=0.1, steps=40)
+    found, _ = planned_epsilon(method.schedule(), budget.delta)
+    assert 0.98 * budget.epsilon < found <= budget.epsilon
+
+
+@pytest.mark.parametrize(
+    ("halve", "double", "expected"), [(5, 0, 0.5), (0, 5, 2.0), (5, 9, 2.0), (1, 1, 1)]
+)
+def test_the_step_follows_strong_evidence_only(halve, double, expected):
+    method = built()
+    before = state(method, step_size=1.0)
+    after = method._changed(before, halve=halve, double=double)
+    assert after.step_size == expected
+    if expected != 1:
+        assert (after.halve, after.double) == (0.0, 0.0)
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=30))
+def test_noise_alone_moves_no_step_within_its_deviation(values):
+    """A mean of three searches has the deviation 0.447; twice that is asked for."""
+    method = built()
+    now = state(method, step_size=1.0)
+    for value in values:
+        now = method._changed(now, halve=0.89 * value, double=-0.89 * value)
+    assert now.step_size == 1.0
+
+
+def test_repeated_weak_evidence_adds_up():
+    method = built()
+    now = state(method, step_size=1.0)
+    for _ in range(12):
+        now = method._changed(now, halve=-1.0, double=1.0)
+    assert now.step_size > 1.0
+
+
+def test_the_mean_forgets_the_early_iterates():
+    """Weights of the iterates are those of Shamir and Zhang's polynomial decay."""
+    method = built(forgetting=3.0)
+    now, points = state(method), []
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        vector = torch.from_numpy(rng.normal(size=3))
+        now = method._moved(now, Direction(vector=vector))
+        points.append(now.point)
+    weights, left = [], 1.0
+    for t in range(40, 0, -1):
+        share = 4.0 / (3.0 + t)
+        weights.append(left * share)
+        left *= 1 - share
+    assert left == pytest.approx(0.0, abs=1e-12)
+    mean = sum(w * p for w, p in zip(reversed(weights), points, strict=True))
+    torch.testing.assert_close(now.w, mean)
+    assert weights[0] > 3 * weights[-1]
+
+
+def test_without_noise_the_loss_falls_and_a_tiny_step_grows():
+    objective = ModuleObjective(network(DTYPE), CROSS_ENTROPY)
+    data = PrivateDataset(
+        TensorRows(*examples(DTYPE)),
+        n_rows=ROWS,
+        accountant=FreeAccountant(),
+        randomness=Randomness(seed=1, insecure_deterministic=True),
+    )
+    settings = NetworkAuto(step_size=0.01, refresh_every=1)
+    method = settings.with_noise(0.0, rate=1.0, steps=40)
+    first = method.init(objective.start())
+    found = [s for s, _ in minimize(objective, data, method, first, max_batches=40)]
+    assert found[-1].step_size >= 8 * first.step_size
+    X, y = examples(DTYPE)
+    objective.load(first.w)
+    before = CROSS_ENTROPY(objective.module(X), y).mean().item()
+    objective.load(found[-1].w)
+    assert CROSS_ENTROPY(objective.module(X), y).mean().item() < 0.9 * before
+
+
+def test_the_unit_of_the_drops_is_above_what_noise_alone_shows():
+    method = built(grad_clip=2.0)
+    size, variance = 10_000, 1e-4
+    noise_only = Direction(
+        vector=torch.full((size,), 1e-2, dtype=DTYPE), noise_energy=size * variance
+    )
+    _, slope = method._slope(state(method), noise_only, size)
+    assert slope == pytest.approx(2.0 * math.sqrt(variance * math.sqrt(2 * size)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"grad_clip": 0},
+        {"step_size": -1},
+        {"refresh_every": 0},
+        {"search_share": 1.0},
+        {"memory": 0},
+        {"boldness": 0},
+        {"forgetting": float("nan")},
+    ],
+)
+def test_bad_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        NetworkAuto(**wrong)
+
+
+def test_a_state_from_a_file_is_checked():
+    w = torch.zeros(2)
+    with pytest.raises(ValueError, match="step_size"):
+        SearchedState(w=w, point=w, step_size=0.0)
+
+
+def test_candidates_are_half_one_and_two():
+    assert FACTORS == (0.5, 1.0, 2.0)
