@@ -35,7 +35,8 @@ def draw_audit(audit: Audit) -> Figure:
         at = [i for i, one in enumerate(outcomes) if one.exceeds == bad]
         if at:
             lengths = [outcomes[i].epsilon for i in at]
-            ax.barh(at, lengths, height=0.55, color=color, label=label)
+            bars = ax.barh(at, lengths, height=0.55, color=color, label=label)
+            ax.bar_label(bars, fmt="%.2f", padding=3, fontsize=8)
     claims = [one.claim.epsilon for one in outcomes]
     ax.plot(claims, range(len(outcomes)), "k|", ms=13, mew=2, label="claimed: at most")
     ax.set_yticks(range(len(outcomes)), [_label(one) for one in outcomes])

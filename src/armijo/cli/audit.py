@@ -32,7 +32,7 @@ def audit(
     ] = None,
     epsilon: Annotated[float, typer.Option(help="What audited runs promise.")] = 2.0,
     delta: Annotated[
-        float, typer.Option(help="A large one is caught with fewer trials.")
+        float, typer.Option(help="Of that promise; a large one needs fewer trials.")
     ] = 0.05,
     trials: Annotated[
         int | None,
@@ -108,7 +108,7 @@ def _show(found: "Audit", out: Path | None) -> None:
     for heading in ("delta", "claimed ≤", "audited ≥"):
         table.add_column(heading, justify="right")
     table.add_column("bound")
-    table.add_column("")
+    table.add_column("verdict")
     for one in found.outcomes:
         table.add_row(
             one.name,
@@ -116,7 +116,7 @@ def _show(found: "Audit", out: Path | None) -> None:
             f"{one.claim.epsilon:g}",
             f"{one.epsilon:.3f}",
             one.bound,
-            "[red]REFUTED[/red]" if one.exceeds else "",
+            "[red]REFUTED[/red]" if one.exceeds else "passed",
         )
     console = Console()
     console.print(table)
