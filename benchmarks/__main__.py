@@ -71,10 +71,11 @@ def main() -> int:
     """Measure, print, write; with ``--check`` a missed goal is exit code 1."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("only", nargs="*", metavar="module", help="run only these")
+    parser.add_argument("--out", type=Path, default=LATEST, help="where rows go")
     parser.add_argument("--check", action="store_true", help="exit 1 on a missed goal")
     arguments = parser.parse_args()
     rows = measure(arguments.only)
-    LATEST.write_text(json.dumps(rows, indent=2, allow_nan=False) + "\n")
+    arguments.out.write_text(json.dumps(rows, indent=2, allow_nan=False) + "\n")
     Console().print(table(rows))
     return int(arguments.check and not all(row["met"] for row in rows))
 

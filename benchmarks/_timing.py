@@ -1,9 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wall-clock time of a call, as the median of repeated runs."""
+"""Time of a call: medians of repeated runs, alone or in turns with others.
 
+``BENCH_CPU_TIME=1`` measures processor time instead of wall-clock time, for machines
+that are never quiet.
+"""
+
+import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+CPU_TIME = os.environ.get("BENCH_CPU_TIME") == "1"
+clock = time.process_time if CPU_TIME else time.perf_counter
 
 
 def median_seconds(
@@ -20,8 +28,22 @@ def median_seconds(
     return statistics.median(_seconds(fn) for _ in range(repeats))
 
 
+def in_turns(
+    steps: Mapping[str, Callable[[], object]], *, rounds: int, seconds_each: float
+) -> dict[str, float]:
+    """Return the median seconds of each step; slow ones sit out the later rounds."""
+    found: dict[str, list[float]] = {name: [] for name in steps}
+    for step in steps.values():
+        step()
+    for _ in range(rounds):
+        for name, step in steps.items():
+            if sum(found[name]) < seconds_each:
+                found[name].append(_seconds(step))
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
 def _seconds(fn: Callable[[], object]) -> float:
     """Return the time of one call."""
-    start = time.perf_counter()
+    start = clock()
     fn()
-    return time.perf_counter() - start
+    return clock() - start

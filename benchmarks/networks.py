@@ -5,8 +5,11 @@ Two threads, batches of 300 and 250, all ways on the same module and batch, in t
 that a busy machine slows all of them; medians.  ``BENCH_CPU_TIME=1`` measures processor
 time on one thread instead, for machines that are never quiet.  The plain step is
 forward, backward and SGD.  Ours comes twice: the clipped sum with torch's noise, as
-the peers have it, and the step through the gate with the package's own noise.  Memory
-is the peak of a process that takes three steps.
+the peers have it, and the step through the gate with the package's own noise.  Whole
+steps of DP-BLSGD, sampling and searches included, are averaged over a training on
+made-up classes, each beside a step of the fastest Opacus mode that clips right.  Memory
+is the peak of a process that takes three steps.  ``BENCH_NETWORKS`` names networks to
+measure alone, with commas between.
 """
 
 import functools
@@ -14,9 +17,8 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -25,12 +27,14 @@ from torch.nn import functional
 from armijo import networks
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.sources import TensorRows
+from armijo.networks.methods import network_method
 from armijo.objectives.ghost import (
     clipped_gradient_sum,
     flat_parameters,
     parameters_at,
 )
 from armijo.objectives.module import ModuleObjective
+from armijo.optim.loop import StepRecord, minimize
 from armijo.privacy.budget import Budget
 from armijo.privacy.filter import PrivacyFilter
 from armijo.privacy.mechanisms import Gaussian
@@ -46,8 +50,8 @@ from benchmarks._network_peers import (
     jax_step,
     vmap_step,
 )
+from benchmarks._timing import CPU_TIME, clock, in_turns
 
-CPU_TIME = os.environ.get("BENCH_CPU_TIME") == "1"
 THREADS = 1 if CPU_TIME else 2
 DIGITS, PICTURES = (300, 1, 28, 28), (250, 3, 32, 32)
 # The batch, and the most that a step may cost in plain steps.
@@ -60,6 +64,10 @@ MODELS: dict[str, tuple[tuple[int, ...], float]] = {
 ROUNDS, SECONDS_EACH = 40, 12.0
 MEMORY_FACTOR, MEMORY_GIB = 1.4, 3.0
 AGREEMENT = 1e-3
+# Steps of a training, fewer where one takes seconds, on batches of a twentieth.
+STEPS, STEPS_CIFAR, BATCHES = 100, 20, 20
+SEARCH_FACTOR = 1.3
+FORMED_GIB = 2.0
 
 
 def made(name: str) -> tuple[nn.Sequential, Tensor, Tensor]:
@@ -118,6 +126,39 @@ def gate_step(module: nn.Module, x: Tensor, y: Tensor) -> Step:
     return step
 
 
+def training(name: str) -> Iterator[tuple[object, StepRecord]]:
+    """Return a training by DP-BLSGD in network mode, a step at a time."""
+    module, images, _ = made(name)
+    batch, shape = len(images), images.shape[1:]
+    labels = torch.randint(10, (BATCHES * batch,))
+    rows = torch.rand(10, *shape)[labels] + 0.3 * torch.randn(len(labels), *shape)
+    budget = Budget(epsilon=3.0, delta=1e-5)
+    steps = STEPS_CIFAR if name == "cnn_cifar" else STEPS
+    method = network_method("blsgd", budget, rate=1 / BATCHES, steps=steps)
+    # The filter proves less for the same noise than the plan that the noise is for.
+    accountant = PrivacyFilter(Budget(epsilon=1e6, delta=1e-5))
+    data = PrivateDataset(
+        TensorRows(rows, labels), n_rows=len(rows), accountant=accountant
+    )
+    objective = ModuleObjective(module, losses)
+    state = method.init(objective.start())
+    return minimize(objective, data, method, state, max_batches=steps)
+
+
+def trained_beside(name: str, peer: Step) -> tuple[float, float, float]:
+    """Return mean seconds of a step of training and of a peer's, and mean tries."""
+    found: list[tuple[float, float, float]] = []
+    start = clock()
+    for _, record in training(name):
+        own = clock() - start
+        start = clock()
+        peer()
+        found.append((own, clock() - start, record.tries))
+        start = clock()
+    ours, theirs, tries = map(statistics.mean, zip(*found[1:], strict=True))
+    return ours, theirs, tries
+
+
 def loss_evaluation(module: nn.Module, x: Tensor, y: Tensor) -> Step:
     """Return one evaluation of all losses, what a candidate of a search costs."""
 
@@ -139,19 +180,19 @@ WAYS: dict[str, Callable[[nn.Sequential, Tensor, Tensor], Step]] = {
 }
 
 
-def in_turns(steps: dict[str, Step]) -> dict[str, float]:
-    """Return the median seconds of each step; slow ones sit out the later rounds."""
-    clock = time.process_time if CPU_TIME else time.perf_counter
-    found: dict[str, list[float]] = {name: [] for name in steps}
-    for step in steps.values():
-        step()
-    for _ in range(ROUNDS):
-        for name, step in steps.items():
-            if sum(found[name]) < SECONDS_EACH:
-                start = clock()
-                step()
-                found[name].append(clock() - start)
-    return {name: statistics.median(times) for name, times in found.items()}
+def fits(name: str) -> bool:
+    """Say whether the gradients of all examples fit where others work too."""
+    module, images, _ = made(name)
+    numbers = len(images) * sum(p.numel() for p in module.parameters())
+    return 4 * numbers < FORMED_GIB * 2**30
+
+
+def formed_by(name: str) -> dict[str, str]:
+    """Return the peers that form the gradients of all examples, where these fit."""
+    peers = {"vmap": "vmap", "jax": "JAX vmap and jit"}
+    if not installed("jax"):
+        del peers["jax"]
+    return peers if fits(name) else {}
 
 
 def correct_modes(name: str) -> dict[str, Step]:
@@ -159,7 +200,7 @@ def correct_modes(name: str) -> dict[str, Step]:
     module, x, y = made(name)
     exact = clipped_gradient_sum(module, losses, (x, y), clip=CLIP).total
     found: dict[str, Step] = {}
-    for mode in OPACUS_MODES:
+    for mode in OPACUS_MODES if fits(name) else ("ghost",):
         step = OpacusStep(*made(name), mode=mode)
         error = (step.clipped_total() - exact).norm() / exact.norm()
         if error < AGREEMENT:
@@ -180,28 +221,29 @@ def peak_gib(name: str, way: str) -> float:
 
 def _rows_of(name: str) -> list[Row]:
     """Measure one network."""
-    ways = ["plain", "clipped", "gate", "loss", "vmap"]
-    ways += ["jax"] if installed("jax") else []
+    formed = formed_by(name)
+    ways = ["plain", "clipped", "gate", "loss", *formed]
     steps = {way: WAYS[way](*made(name)) for way in ways}
     opacus = correct_modes(name) if installed("opacus") else {}
-    seconds = in_turns({**steps, **opacus})
+    seconds = in_turns({**steps, **opacus}, rounds=ROUNDS, seconds_each=SECONDS_EACH)
     plain, ours, limit = seconds["plain"], seconds["gate"], MODELS[name][1]
     clipped, loss = seconds["clipped"], seconds["loss"]
     found = [
         at_most(f"{name}: clipped, torch noise, over plain", clipped, plain, limit),
         at_most(f"{name}: DP-SGD step over plain", ours, plain, limit),
         _told(f"{name}: one loss evaluation beside plain", loss, plain),
-        times_faster(f"{name}: DP-SGD step against vmap", ours, seconds["vmap"], 1.0),
     ]
+    for way, title in formed.items():
+        title = f"{name}: DP-SGD step against {title}"
+        found.append(times_faster(title, ours, seconds[way], 1.0))
+    if opacus:
+        fastest = min(opacus, key=seconds.__getitem__)
+        searched, peer, tries = trained_beside(name, opacus[fastest])
+        title = f"{name}: DP-BLSGD step, {tries:.1f} tries, over Opacus {fastest}"
+        found.append(at_most(title, searched, peer, SEARCH_FACTOR))
     for mode in opacus:
         title = f"{name}: DP-SGD step against Opacus {mode}"
         found.append(times_faster(title, ours, seconds[mode], 1.0))
-    for peer, key in (("Opacus", "opacus"), ("JAX", "jax")):
-        if not installed(key):
-            found.append(_told(f"{name}: {peer} is not installed", ours))
-    if "jax" in seconds:
-        title = f"{name}: DP-SGD step against JAX vmap and jit"
-        found.append(times_faster(title, ours, seconds["jax"], 1.0))
     return found + _memory_rows(name)
 
 
@@ -224,7 +266,8 @@ def rows() -> list[Row]:
     """Measure the four networks."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(THREADS)
-    return [row for name in MODELS for row in _rows_of(name)]
+    wanted = os.environ.get("BENCH_NETWORKS", ",".join(MODELS)).split(",")
+    return [row for name in wanted for row in _rows_of(name)]
 
 
 def main(name: str, way: str) -> None:
