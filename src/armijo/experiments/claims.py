@@ -21,8 +21,8 @@ standard errors from zero, and as *level* otherwise.  The rules:
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
-import numpy as np
 import pandas as pd
 
 from armijo.experiments.summary import Gap, Mean, Part, gap_of, summarized
@@ -81,7 +81,7 @@ class Tally:
     The error of the mean difference is that of the fold means: cells share their runs.
 
     >>> steady, shaky = {0: 0.02, 1: 0.03}, {0: 0.05, 1: -0.05}
-    >>> Tally.of([gap_of(pd.Series(steady)), gap_of(pd.Series(shaky))])
+    >>> Tally.of([gap_of(steady), gap_of(shaky)])
     Tally(above=1, level=1, below=0, mean=0.0125, error=0.0225)
     """
 
@@ -97,13 +97,16 @@ class Tally:
         known = [gap for gap in gaps if gap.runs]
         above = sum(gap.value > 2 * gap.error for gap in known)
         below = sum(gap.value < -2 * gap.error for gap in known)
-        folds = gap_of(pd.DataFrame([gap.folds for gap in known]).mean())
+        by_fold: dict[int, list[float]] = {}
+        for gap in known:
+            for fold, value in gap.folds.items():
+                by_fold.setdefault(fold, []).append(value)
         return cls(
             above=above,
             level=len(known) - above - below,
             below=below,
-            mean=float(np.mean([gap.value for gap in known])) if known else math.nan,
-            error=folds.error,
+            mean=fmean(gap.value for gap in known) if known else math.nan,
+            error=gap_of({fold: fmean(each) for fold, each in by_fold.items()}).error,
         )
 
     @property
@@ -129,14 +132,14 @@ def gaps_between(
     parts: Iterable[Part], first: str, second: str, most: float = math.inf
 ) -> list[Gap]:
     """Return the difference of two lines in each cell, up to a budget."""
-    gaps = []
+    gaps: list[Gap] = []
     for part in parts:
         table = part.accuracies
         if first in table and second in table:
-            folds = table[first] - table[second]
-            for (_, _, epsilon), gap in folds.groupby(["dataset", "model", "epsilon"]):
-                if epsilon <= most:
-                    gaps.append(gap_of(gap.droplevel(["dataset", "model", "epsilon"])))
+            folds = (table[first] - table[second]).to_dict("index")
+            gaps += [
+                gap_of(gap) for (*_, epsilon), gap in folds.items() if epsilon <= most
+            ]
     return [gap for gap in gaps if gap.runs]
 
 

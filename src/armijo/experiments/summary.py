@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean, stdev
 
 import numpy as np
 import pandas as pd
@@ -32,9 +33,10 @@ class Part:
 
     @cached_property
     def accuracies(self) -> pd.DataFrame:
-        """Return the mean accuracy of each fold, a column for each line."""
-        keys = ["dataset", "model", "epsilon", "fold", "line"]
-        return self.table.groupby(keys)["accuracy"].mean().unstack("line")
+        """Return the mean accuracy by data set, model and budget, of line and fold."""
+        keys = ["dataset", "model", "epsilon", "line", "fold"]
+        means = self.table.groupby(keys)["accuracy"].mean()
+        return means.unstack(["line", "fold"])
 
 
 def load_parts(folder: Path, *, fast: bool = False) -> tuple[Part, ...]:
@@ -71,8 +73,14 @@ class Mean:
     runs: int
 
     def __str__(self) -> str:
-        text = f"{self.value:.4f}"
-        return text if math.isnan(self.error) else f"{text} ± {self.error:.4f}"
+        return self.rounded(4)
+
+    def rounded(self, digits: int) -> str:
+        """Return the mean, and its error if there is one, with so many digits."""
+        text = f"{self.value:.{digits}f}"
+        if math.isnan(self.error):
+            return text
+        return f"{text} ± {self.error:.{digits}f}"
 
 
 def summarized(table: pd.DataFrame, column: str, by: Sequence[str]) -> pd.DataFrame:
@@ -111,15 +119,17 @@ class Gap(Mean):
     folds: Mapping[int, float] = field(default_factory=dict)
 
 
-def gap_of(folds: pd.Series) -> Gap:
+def gap_of(folds: Mapping[int, float]) -> Gap:
     """Return the mean of differences by fold; those of folds not run are left out.
 
-    >>> gap_of(pd.Series({0: 0.1, 1: 0.2, 2: float("nan")}))
+    >>> gap_of({0: 0.1, 1: 0.2, 2: float("nan")})
     Gap(value=0.15, error=0.05, runs=2, folds={0: 0.1, 1: 0.2})
     """
-    known = folds.dropna()
-    error = float(known.std()) / math.sqrt(len(known)) if len(known) else math.nan
-    return Gap(float(known.mean()), error, len(known), known.to_dict())
+    known = {fold: gap for fold, gap in folds.items() if not math.isnan(gap)}
+    count = len(known)
+    value = fmean(known.values()) if known else math.nan
+    error = stdev(known.values()) / math.sqrt(count) if count > 1 else math.nan
+    return Gap(value, error, count, known)
 
 
 def difference(first: pd.DataFrame, second: pd.DataFrame, column: str) -> Gap:
@@ -131,7 +141,7 @@ def difference(first: pd.DataFrame, second: pd.DataFrame, column: str) -> Gap:
     0.1
     """
     ours, theirs = (each.groupby("fold")[column].mean() for each in (first, second))
-    return gap_of(ours - theirs)
+    return gap_of((ours - theirs).to_dict())
 
 
 def seconds_of(part: Part) -> float:

@@ -103,9 +103,7 @@ def _by_budget(part: Part, rows: pd.DataFrame, column: str) -> str:
 
 def _cell(found: Mean, column: str) -> str:
     """Return mean ± standard error, counts without many digits."""
-    if column in ("gradients", "objectives"):
-        return f"{found.value:.0f} ± {found.error:.0f}"
-    return str(found)
+    return found.rounded(0 if column in ("gradients", "objectives") else 4)
 
 
 def network_table(part: Part) -> str:

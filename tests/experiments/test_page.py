@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables, and the measured parts of the page."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from armijo.errors import ArmijoError
+from armijo.experiments import experiment, experiment_names
+from armijo.experiments.claims import NOT_RUN
+from armijo.experiments.figures import FIGURES
+from armijo.experiments.page import (
+    CAPTIONS,
+    blocks_of,
+    claims_table,
+    figures_list,
+    filled,
+    runs_table,
+    versions_table,
+)
+from armijo.experiments.results import BUILDS, build
+from armijo.experiments.summary import Part, in_group, load_parts, mean_of
+from armijo.experiments.tables import tables_page, zero_tuning_table
+
+PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
+
+
+def cells_of(table):
+    """Return the cells of a Markdown table, line by line."""
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_page_of_the_documentation_has_a_place_for_every_part(parts, full_fakes):
+    drawn = {"svm": [PAGE.parent / "figures" / f"svm.{end}" for end in ("png", "svg")]}
+    blocks = blocks_of(parts, drawn, PAGE, full_fakes)
+    once = filled(PAGE.read_text(), blocks, PAGE)
+    assert all(content in once for content in blocks.values())
+    assert filled(once, blocks, PAGE) == once
+    assert "![svm](figures/svm.png)" in once
+
+
+@pytest.mark.parametrize("text", ["nothing", "<!-- begin x --><!-- end x -->" * 2])
+def test_a_page_without_a_place_is_refused(text):
+    with pytest.raises(ArmijoError, match="between <!-- begin x --> and <!-- end x"):
+        filled(text, {"x": "new"}, PAGE)
+
+
+def test_content_is_put_in_as_it_is():
+    page = "<!-- begin x -->\nold\n<!-- end x -->"
+    assert r"\1 \g<0>" in filled(page, {"x": r"\1 \g<0>"}, PAGE)
+
+
+def test_every_figure_has_a_caption():
+    assert set(CAPTIONS) == set(FIGURES)
+    paths = [Path("a/b/svm.png"), Path("a/b/svm.svg")]
+    shown = figures_list({"svm": paths}, Path("a/page.md"))
+    assert "![svm](b/svm.png)" in shown and "(b/svm.svg)" in shown
+
+
+def test_claims_without_results_say_so():
+    rows = cells_of(claims_table([]))[2:]
+    verdicts = {row[3] for row in rows if row[3]}
+    assert verdicts == {f"**{NOT_RUN}**"}
+    sections = [row[0] for row in rows if not row[3]]
+    assert len(sections) == 3
+
+
+def test_runs_and_hours_add_up(parts):
+    rows = cells_of(runs_table(parts))[2:]
+    assert len(rows) == len(experiment_names()) + 1
+    by_name = {row[0].strip("`").split()[-1]: row for row in rows}
+    total = sum(1 for _ in experiment("svm-bank").cells())
+    done = len(in_group(parts, "svm")[-1].table)
+    assert by_name["svm-bank"][1] == f"{done:,} of {total:,}"
+    assert by_name["zero-tuning-grid"][1] == NOT_RUN
+    hours = [float(row[2]) for row in rows]
+    assert hours[-1] == pytest.approx(sum(hours[:-1]), abs=0.01 * len(hours))
+
+
+def test_versions_come_from_the_builds_file(parts, full_fakes, tmp_path):
+    rows = cells_of(versions_table(parts, full_fakes))[2:]
+    assert rows[0][0] == f"`{build()}`" and "torch" in rows[0][2]
+    assert rows[0][1] == f"{sum(len(part.table) for part in parts):,}"
+    assert not (tmp_path / BUILDS).exists()
+    assert "not written down" in versions_table(parts, tmp_path)
+
+
+def test_tables_hold_every_line_of_every_experiment(fakes):
+    parts = load_parts(fakes, fast=True)
+    page = tables_page(parts)
+    for part in parts:
+        section = page.partition(f"## {part.experiment.name}\n")[2]
+        section = section.partition("\n## ")[0]
+        total = sum(1 for _ in part.experiment.cells())
+        assert f"{total:,} of {total:,} runs" in section
+        assert not re.search(r"\bnan\b", section), part.experiment.name
+
+
+def test_a_table_holds_mean_and_standard_error(parts):
+    part = next(each for each in parts if each.experiment.name == "svm-adult")
+    rows = cells_of(tables_page([part]).partition("Objective")[0])
+    heads = rows[0]
+    row = next(row for row in rows if row[0] == "DP-AGD")
+    of = part.table[(part.table["line"] == "DP-AGD") & (part.table["epsilon"] == 0.4)]
+    assert row[heads.index("0.4")] == str(mean_of(of, "accuracy"))
+    once = next(row for row in rows if row[0] == "non-private")
+    assert once[1:-1] == [""] * 5 and once[-1]
+
+
+def test_the_zero_tuning_table_counts_wins_and_misses():
+    wanted = experiment("zero-tuning")
+    gains = {0.05: 0.01, 0.1: -0.001, 0.2: -0.01}
+    rows = [
+        {
+            **vars(cell),
+            "accuracy": 0.8
+            + (gains.get(cell.epsilon, 0.02) if cell.line == "auto" else 0.0)
+            - (0.05 if cell.line.startswith("ObjPert") else 0.0),
+        }
+        for cell in wanted.cells()
+    ]
+    table = zero_tuning_table(Part(experiment=wanted, table=pd.DataFrame(rows)))
+    assert "above the best other in 24 of 36 cells" in table
+    assert "more than 0.002 below it in 6." in table
+    body = cells_of(table)[2:]
+    assert len(body) == 36
+    low = next(row for row in body if row[2] == "0.2")
+    assert low[-1].startswith("-0.0100")

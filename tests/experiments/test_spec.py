@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experiments as data: every file is read, every run has its own name and seed."""
+
+from dataclasses import astuple
+from importlib.resources import files
+
+import pytest
+
+from armijo import datasets
+from armijo.errors import ArmijoError
+from armijo.experiments import experiment, experiment_names, spec
+from armijo.experiments.spec import Cell, _built
+from armijo.optim import METHODS
+
+BOTH = [(name, fast) for name in experiment_names() for fast in (False, True)]
+CELL = Cell(
+    dataset="adult",
+    model="logistic",
+    line="DP-SGD",
+    epsilon=0.1,
+    setting="-",
+    fold=0,
+    repeat=0,
+)
+
+
+def test_every_file_is_an_experiment_and_the_other_way_around():
+    folder = files("armijo.experiments") / "specs"
+    found = {path.name.removesuffix(".toml") for path in folder.iterdir()}
+    assert found - {"_shared"} == set(experiment_names())
+    assert len(set(experiment_names())) == len(experiment_names())
+
+
+@pytest.mark.parametrize(("name", "fast"), BOTH)
+def test_every_experiment_is_read_and_names_what_exists(name, fast):
+    wanted = experiment(name, fast=fast)
+    assert wanted.name == name and wanted.title and wanted.group
+    assert set(wanted.datasets) <= set(datasets.DATASETS)
+    for line in wanted.lines:
+        assert line.method in METHODS or wanted.kind == "networks"
+        assert line.best_of is None or line.best_of in experiment_names()
+    assert (wanted.steps > 0) == (wanted.kind == "networks")
+
+
+@pytest.mark.parametrize(("name", "fast"), BOTH)
+def test_cells_are_unique_and_so_are_their_seeds(name, fast):
+    cells = list(experiment(name, fast=fast).cells())
+    assert cells
+    assert len({astuple(cell) for cell in cells}) == len(cells)
+    # 31 bits: among 13,000 cells a few equal seeds are chance, many are a defect.
+    assert len({cell.seed() for cell in cells}) >= 0.999 * len(cells)
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_the_fast_version_is_a_smaller_experiment(name):
+    whole, quick = experiment(name), experiment(name, fast=True)
+    assert len(list(quick.cells())) <= len(list(whole.cells()))
+    assert quick.rows is not None and whole.rows is None
+    assert quick.lines == whole.lines
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_settings_are_read_back_as_the_values_they_name(name):
+    wanted = experiment(name)
+    for setting in wanted.settings():
+        options = wanted.options_of(setting)
+        assert set(options) == set(wanted.vary)
+        assert all(value in wanted.vary[key] for key, value in options.items())
+
+
+@pytest.mark.parametrize(
+    ("changed", "seed"),
+    [
+        ({}, 481400013),
+        ({"repeat": 1}, 355390380),
+        ({"line": "DP-BLSGD", "epsilon": 0.05}, 423947939),
+        ({"setting": "slope=0.5", "fold": 9}, 1303202441),
+    ],
+)
+def test_seeds_are_what_they_were(changed, seed):
+    """Result files go on growing over versions: these numbers must not change."""
+    assert Cell(**{**vars(CELL), **changed}).seed() == seed
+
+
+def test_lines_without_noise_are_run_once_for_all_budgets():
+    cells = [
+        cell
+        for cell in experiment("logistic-adult").cells()
+        if cell.line == "non-private"
+    ]
+    assert {cell.fold for cell in cells} == set(range(10)) and len(cells) == 10
+
+
+def test_an_unknown_experiment_is_refused_by_name():
+    with pytest.raises(ArmijoError, match=r"no experiment 'adult'.*--list"):
+        experiment("adult")
+
+
+def test_an_unknown_kind_is_refused():
+    document = spec._read("armijo-slope")
+    document.pop("fast")
+    with pytest.raises(ValueError, match="kind"):
+        _built("armijo-slope", {**document, "kind": "trees"})
