@@ -23,7 +23,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--epsilon", type=float, default=3.0)
     arguments.add_argument("--steps", type=int, default=2000)
-    arguments.add_argument("--method", default="blsgd")
+    arguments.add_argument("--method", default="auto")
     arguments.add_argument("--dataset", default="mnist")
     asked = arguments.parse_args()
     train, test = datasets.load(asked.dataset).published_split()

@@ -159,7 +159,9 @@ def test_dropout_masks_repeat_within_a_batch_and_differ_between_batches():
     module = network(dropout=0.5)
     masks: list[torch.Tensor] = []
     module[2].register_forward_hook(lambda *call: masks.append(call[2] == 0))
-    training = prepared(module, rate=1.0, seed=1, options={"step_max": 50.0})
+    training = prepared(
+        module, method="blsgd", rate=1.0, seed=1, options={"step_max": 50.0}
+    )
     masks.clear()
     seen = []
     for record in training:
@@ -284,7 +286,7 @@ class TestDefaults:
             network(), CROSS_ENTROPY, examples(), prepared().accountant.budget
         )
         assert (training.method.rate, training._settings.steps) == (1.0, 10)
-        assert type(training.method).__name__ == "BLSGD"
+        assert type(training.method).__name__ == "SearchedSGD"
         assert default_rate(1_000_000) == 1 / 200 and default_rate(2_560) == 0.1
         assert default_steps(1 / 200) == 2_000 and default_steps(0.1) == 100
 

@@ -164,8 +164,8 @@ class SearchedSGD:
             state = self._searched(batch, objective, state, direction, batch_size)
         record = StepRecord(
             update=state.updates,
-            step_size=state.step_size,
-            tries=len(FACTORS) + 1 if searches else 0,
+            step_size=self._applied(state),
+            tries=len(FACTORS) if searches else 0,
             direction_norm=math.sqrt(direction.squared_norm),
             gradient_rho=self.gradient.rho,
             grad_clip=self.gradient.sensitivity,
@@ -231,9 +231,16 @@ class SearchedSGD:
         # Evidence about steps relative to the old one says nothing of the new.
         return replace(state, step_size=factor * state.step_size, halve=0.0, double=0.0)
 
+    def _applied(self, state: SearchedState) -> float:
+        """Return the step of a batch: a straight line to zero (Defazio et al. 2023).
+
+        Late steps bring mostly noise, and the number of batches is public.
+        """
+        return state.step_size * (1 - state.updates / self.steps)
+
     def _moved(self, state: SearchedState, direction: Direction) -> SearchedState:
         """Make the step and take the iterate into the mean (Shamir and Zhang 2013)."""
-        point = state.point - state.step_size * direction.vector
+        point = state.point - self._applied(state) * direction.vector
         done, forgetting = state.updates + 1, self.settings.forgetting
         weight = (forgetting + 1) / (forgetting + done)
         mean = (1 - weight) * state.w + weight * point

@@ -18,13 +18,15 @@ from torch import Tensor
 
 from armijo.errors import ArmijoError
 from armijo.optim.checkpoint import (
+    UNREADABLE,
     Position,
+    position_from,
     refuse_other_run,
     replace_file,
     state_from_values,
     state_to_values,
 )
-from armijo.optim.loop import S, StepRecord
+from armijo.optim.loop import S
 
 FORMAT = "armijo-training"
 VERSION = 2
@@ -56,12 +58,13 @@ def load_training(
         if document["format"] != FORMAT or document["version"] != VERSION:
             raise ValueError("another format")
         found = dict(document["run"])
+        _refuse_foreign({**document, "state": None})
     except Exception as error:  # damaged bytes make torch raise nearly anything
         raise _unreadable(path, error) from error
     refuse_other_run(str(path), found, run)
     try:
         return _position(document, like)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except UNREADABLE as error:
         raise _unreadable(path, error) from error
 
 
@@ -72,15 +75,22 @@ def _position(document: Mapping[str, Any], like: S) -> Position:
         vector = value["direction"] if isinstance(value, dict) else value
         if isinstance(vector, Tensor) and vector.shape != like.w.shape:
             raise ValueError(f"{name} has the shape {tuple(vector.shape)}")
-    return Position(
-        state=state,
-        records=[StepRecord(**record) for record in document["records"]],
-        randomness=dict(document["randomness"]),
-        charges=int(document["charges"]),
-        tag=str(document["tag"]),
-        ledger=document["ledger"],
-        evaluations=[(int(at), float(value)) for at, value in document["evaluations"]],
-    )
+    seen = [(int(at), float(value)) for at, value in document["evaluations"]]
+    return position_from(document, state)._replace(evaluations=seen)
+
+
+def _refuse_foreign(value: Any) -> None:
+    """Refuse what JSON does not have where no vector is expected."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if not isinstance(name, str):
+                raise ValueError(f"a name is {name!r:.200}")
+            _refuse_foreign(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _refuse_foreign(inner)
+    elif not isinstance(value, str | int | float | None):
+        raise ValueError(f"a value is of the type {type(value).__name__}")
 
 
 def _unreadable(path: object, error: Exception) -> ArmijoError:

@@ -269,7 +269,7 @@ def train(
     dataset: Any,
     budget: Budget,
     *,
-    method: str = "blsgd",
+    method: str = "auto",
     rate: float | None = None,
     steps: int | None = None,
     n_rows: int | None = None,
@@ -301,7 +301,8 @@ def train(
     budget : Budget
         The promise.
     method : str
-        One of :data:`armijo.networks.methods.NETWORK_METHODS`.
+        One of :data:`armijo.networks.methods.NETWORK_METHODS`; "auto" has nothing to
+        set.
     rate, steps : float, int
         Sampling probability and number of batches; by default batches of 256 examples
         or 1/200 of them, whichever is more, and ten expected passes.
