@@ -103,6 +103,8 @@ def square(vector: list[int]) -> int:
 # In lattice steps these coefficients overflow, though their products are small.
 @example(batch=(np.full((1, 3), 1e-302), np.full((1, 1), 1e302)), bound=1.0)
 @example(batch=(np.zeros((1, 3)), np.full((1, 1), 1e305)), bound=1.0)
+# The bound over such a norm is a subnormal number.
+@example(batch=(np.zeros((1, 1)), np.full((1, 1), 1.7e308)), bound=1e-9)
 def test_every_example_keeps_its_bound(build, batch, bound):
     for vector in one_by_one(build, *batch, bound):
         assert square(vector) <= STEPS**2

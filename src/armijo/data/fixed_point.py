@@ -141,7 +141,9 @@ def _scaled(
     """Return clipped coefficients in lattice steps; zero leaves a bad row out."""
     # Beside the rounding of coordinates, room for the float error of such a norm.
     room = bound * (1 - 0.5 * math.sqrt(size) / STEPS) * (1 - 1e-12 - size * 2.0**-52)
-    factor = np.minimum(room / norms, 1.0) * (STEPS / bound)
+    # In lattice steps from the start: room over a huge norm would have few digits left.
+    unit = STEPS / bound
+    factor = np.minimum(room * unit / norms, unit)
     scaled = coefficients * factor[:, None]
     if not math.isfinite(scaled.sum()):
         # A row whose norm is no number, or whose coefficient is none in lattice steps,
@@ -161,8 +163,7 @@ def number_sum(contributions: Contributions, bound: float) -> int:
         raise ValueError("Expected one number for each row; vectors go to noisy_sum.")
     steps = np.minimum(np.asarray(contributions, dtype=float), bound)
     np.maximum(steps, -bound, out=steps)
-    steps /= bound  # the bound itself is 1 exactly, and 2**24 times that is too
-    steps *= STEPS
+    steps /= bound / STEPS  # STEPS is a power of two: the bound itself becomes STEPS
     total = float(np.add.reduce(np.trunc(steps, out=steps)))
     return int(np.nansum(steps)) if math.isnan(total) else int(total)
 
