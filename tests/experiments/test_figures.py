@@ -38,7 +38,7 @@ def drawn_line(ax, label):
 
 
 def test_every_experiment_belongs_to_a_figure_or_to_a_choice():
-    groups = {group for group, _ in FIGURES.values()}
+    groups = {group for several, _ in FIGURES.values() for group in several}
     others = {experiment(name).group for name in experiment_names()} - groups
     assert others == {"zero-tuning-grid", "zero-tuning-objpert"}
 
@@ -48,7 +48,7 @@ def test_every_data_set_model_and_line_has_a_name_and_a_look():
         wanted = experiment(name)
         assert set(wanted.datasets) <= set(DATASETS)
         assert set(wanted.models) <= set(MODELS)
-        if wanted.group in {group for group, _ in FIGURES.values()}:
+        if wanted.group in {each for groups, _ in FIGURES.values() for each in groups}:
             for line in wanted.lines:
                 assert style_of(line.label) is not figures_style._OTHER, line.label
 
@@ -149,6 +149,18 @@ def test_zero_tuning_shows_paired_differences(parts, seen, tmp_path):
     assert y == pytest.approx(expected.to_numpy())
 
 
+def test_networks_with_nothing_set_stand_beside_every_step_size(parts, seen, tmp_path):
+    draw_figures(parts, tmp_path, ["zero-tuning-networks"])
+    figure = seen["zero-tuning-networks"]
+    assert len(figure.axes) == 4
+    labels = figure.axes[0].get_legend_handles_labels()[1]
+    steps = experiment("zero-tuning-networks-grid").settings()
+    assert set(labels) == {
+        "auto",
+        *(f"DP-SGD, {step.replace('_', ' ')}" for step in steps),
+    }
+
+
 def test_six_panels_with_both_budgets(parts, seen, tmp_path):
     draw_figures(parts, tmp_path, ["hyper-parameters"])
     figure = seen["hyper-parameters"]
@@ -160,6 +172,15 @@ def test_six_panels_with_both_budgets(parts, seen, tmp_path):
     strategy = figure.axes[names.index("budget strategy")]
     ticks = [text.get_text() for text in strategy.get_xticklabels()]
     assert ticks == ["no", "must", "adap"]
+
+
+@pytest.mark.parametrize("names", [["logistic-bank", "cifar-cnn"], ["zero-tuning"]])
+def test_legends_are_not_wider_than_their_figures(names, tmp_path, seen):
+    write_fakes(tmp_path, names=names)
+    draw_figures(load_parts(tmp_path, fast=True), tmp_path)
+    for name, figure in seen.items():
+        (legend,) = figure.legends
+        assert legend.get_window_extent().width <= figure.bbox.width, name
 
 
 def test_whatever_is_there_is_drawn(tmp_path, seen):

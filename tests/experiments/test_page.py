@@ -22,7 +22,11 @@ from armijo.experiments.page import (
 )
 from armijo.experiments.results import BUILDS, build
 from armijo.experiments.summary import Part, in_group, load_parts, mean_of
-from armijo.experiments.tables import tables_page, zero_tuning_table
+from armijo.experiments.tables import (
+    tables_page,
+    zero_tuning_networks_table,
+    zero_tuning_table,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
 
@@ -108,6 +112,36 @@ def test_a_table_holds_mean_and_standard_error(parts):
     assert row[heads.index("0.4")] == str(mean_of(of, "accuracy"))
     once = next(row for row in rows if row[0] == "non-private")
     assert once[1:-1] == [""] * 5 and once[-1]
+
+
+def test_networks_are_compared_with_the_best_step_size():
+    auto, grid = (
+        experiment(name)
+        for name in ("zero-tuning-networks", "zero-tuning-networks-grid")
+    )
+
+    def part(wanted, accuracy):
+        rows = [
+            {
+                **vars(cell),
+                "iteration": step,
+                "accuracy": accuracy(cell.setting) * share,
+            }
+            for cell in wanted.cells()
+            for step, share in ((1000, 0.5), (2000, 1.0))
+        ]
+        return Part(experiment=wanted, table=pd.DataFrame(rows))
+
+    best = "step_size=0.5"
+    parts = [
+        part(auto, lambda _: 0.95),
+        part(grid, lambda setting: 0.94 if setting == best else 0.9),
+    ]
+    rows = cells_of(zero_tuning_networks_table(parts))[2:]
+    assert len(rows) == 4
+    for row in rows:
+        assert row[3:] == ["0.9500", f"0.9400 ({best})", "+0.0100"]
+    assert zero_tuning_networks_table(parts[:1]) == ""
 
 
 def test_the_zero_tuning_table_counts_wins_and_misses():

@@ -9,18 +9,21 @@ from armijo.experiments import figures_convex, figures_networks
 from armijo.experiments.summary import Part, in_group
 
 Drawing = Callable[[Sequence[Part], Path, str], list[Path]]
-FIGURES: dict[str, tuple[str, Drawing]] = {
-    "hyper-parameters": ("hyper-parameters", figures_convex.hyper_parameters),
-    "evaluations": ("evaluations", figures_convex.evaluations),
-    "logistic": ("logistic", figures_convex.methods),
-    "logistic-printed": ("logistic", figures_convex.printed),
-    "svm": ("svm", figures_convex.methods),
-    "svm-printed": ("svm", figures_convex.printed),
-    "networks": ("networks", figures_networks.curves),
-    "zero-tuning": ("zero-tuning", figures_convex.zero_tuning),
-    "zero-tuning-networks": ("zero-tuning-networks", figures_networks.zero_tuning),
+FIGURES: dict[str, tuple[tuple[str, ...], Drawing]] = {
+    "hyper-parameters": (("hyper-parameters",), figures_convex.hyper_parameters),
+    "evaluations": (("evaluations",), figures_convex.evaluations),
+    "logistic": (("logistic",), figures_convex.methods),
+    "logistic-printed": (("logistic",), figures_convex.printed),
+    "svm": (("svm",), figures_convex.methods),
+    "svm-printed": (("svm",), figures_convex.printed),
+    "networks": (("networks",), figures_networks.curves),
+    "zero-tuning": (("zero-tuning",), figures_convex.zero_tuning),
+    "zero-tuning-networks": (
+        ("zero-tuning-networks", "zero-tuning-networks-grid"),
+        figures_networks.zero_tuning,
+    ),
 }
-"""The figures: of which group of experiments, and how they are drawn."""
+"""The figures: of which groups of experiments, and how they are drawn."""
 
 
 def draw_figures(
@@ -44,8 +47,8 @@ def draw_figures(
             )
     drawn = {}
     for name in names or FIGURES:
-        group, draw = FIGURES[name]
-        found = in_group(parts, group)
+        groups, draw = FIGURES[name]
+        found = in_group(parts, *groups)
         if found:
             drawn[name] = draw(found, folder, name)
     if not drawn:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures of the networks: curves over the iterations."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from armijo.experiments.figures_style import (
     save,
     shown,
 )
+from armijo.experiments.spec import NO_SETTING
 from armijo.experiments.summary import GIVEN, Part, summarized
 
 _MEASURES = {
@@ -24,6 +25,9 @@ _MEASURES = {
     "spent": "epsilon",
     "step_size": "chosen step size",
 }
+
+
+_MARKERS = "v^<>sDPX"
 
 
 def curves(parts: Sequence[Part], folder: Path, name: str) -> list[Path]:
@@ -93,8 +97,14 @@ def _steps(ax: Any, part: Part, column: str) -> None:
 
 def zero_tuning(parts: Sequence[Part], folder: Path, name: str) -> list[Path]:
     """Draw accuracy of all settings, a column for each data set and budget."""
-    wanted = parts[0].experiment
-    panels = [(data, budget) for data in wanted.datasets for budget in wanted.epsilons]
+    panels = list(
+        dict.fromkeys(
+            (dataset, epsilon)
+            for part in parts
+            for dataset in part.experiment.datasets
+            for epsilon in part.experiment.epsilons
+        )
+    )
     with figure_of(1, len(panels), size=(2.8, 3.2)) as figure:
         for ax, (dataset, epsilon) in zip(figure.axes, panels, strict=True):
             for part in parts:
@@ -107,22 +117,15 @@ def zero_tuning(parts: Sequence[Part], folder: Path, name: str) -> list[Path]:
 
 
 def _settings(ax: Any, part: Part, dataset: str, epsilon: float) -> None:
-    """Draw each line, and each of its settings in a shade of its color."""
+    """Draw each line, its settings from pale to full color and by marker."""
     rows = summarized(part.table, "accuracy", [*GIVEN, "iteration"])
     here = rows[(rows["dataset"] == dataset) & (rows["epsilon"] == epsilon)]
-    settings: Iterable[str] = part.experiment.settings()
-    shades = {
-        each: 0.35 + 0.65 * i / max(1, len(part.experiment.settings()) - 1)
-        for i, each in enumerate(settings)
-    }
+    settings = part.experiment.settings()
     for (label, setting), found in here.groupby(["line", "setting"], sort=False):
-        extra = "" if setting == "-" else f", {setting.replace('_', ' ')}"
-        draw_line(
-            ax,
-            found,
-            "iteration",
-            label,
-            label=shown(label) + extra,
-            alpha=1.0 if setting == "-" else shades[setting],
-            markevery=_every(part),
-        )
+        look: dict[str, Any] = {"markevery": _every(part)}
+        if setting != NO_SETTING:
+            number = settings.index(setting)
+            look["alpha"] = 0.4 + 0.6 * (number + 1) / len(settings)
+            look["marker"] = _MARKERS[number % len(_MARKERS)]
+            look["label"] = f"{shown(label)}, {setting.replace('_', ' ')}"
+        draw_line(ax, found, "iteration", label, **look)

@@ -95,7 +95,9 @@ def shown(label: str) -> str:
     >>> shown("DP-SGD (network)"), shown("DP-SGD (CIFAR)"), shown("ObjPert (tight)")
     ('DP-SGD', 'DP-SGD', 'ObjPert (tight)')
     """
-    return label.removesuffix(" (network)").removesuffix(" (CIFAR)")
+    for suffix in (" (network)", " (CIFAR)", " (steps)"):
+        label = label.removesuffix(suffix)
+    return label
 
 
 def style_of(label: str) -> Style:
@@ -122,20 +124,25 @@ def log_axis(ax: Any, values: Iterable[float]) -> None:
 def legend_below(
     figure: Any, columns: int, order: Callable[[str], int] = lambda _: 0
 ) -> None:
-    """Name every line once, under all panels."""
+    """Name every line once, under all panels, in as many columns as have room."""
     named: dict[str, Any] = {}
     for ax in figure.axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
     labels = sorted(named, key=order)
-    figure.legend(
-        [named[label] for label in labels],
-        labels,
-        loc="outside lower center",
-        ncols=min(columns, len(named)),
-        frameon=False,
-        handlelength=3.2,
-    )
+    for count in range(min(columns, len(labels)), 0, -1):
+        legend = figure.legend(
+            [named[label] for label in labels],
+            labels,
+            loc="outside lower center",
+            ncols=count,
+            frameon=False,
+            handlelength=3.2,
+        )
+        if legend.get_window_extent().width <= figure.bbox.width:
+            return
+        if count > 1:
+            legend.remove()
 
 
 @contextmanager

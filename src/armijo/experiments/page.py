@@ -17,9 +17,14 @@ from armijo.experiments.claims import NOT_RUN, found_of
 from armijo.experiments.results import BUILDS
 from armijo.experiments.spec import KEY, experiment, experiment_names
 from armijo.experiments.summary import Part, in_group, seconds_of
-from armijo.experiments.tables import markdown, zero_tuning_table
+from armijo.experiments.tables import (
+    markdown,
+    zero_tuning_networks_table,
+    zero_tuning_table,
+)
 
 CLAIMS = (*claims_parameters.CLAIMS, *claims_methods.CLAIMS, *claims_networks.CLAIMS)
+NETWORKS_TUNING = ("zero-tuning-networks", "zero-tuning-networks-grid")
 CAPTIONS = {
     "hyper-parameters": "Accuracy on Adult against the parameters of the method.",
     "evaluations": "Evaluations against the sampling ratio, counted in batches as in "
@@ -31,7 +36,8 @@ CAPTIONS = {
     "networks": "Networks over the iterations; CIFAR-10 is a subset of 10,000 training "
     "images, so that its accuracy cannot be compared with the paper's.",
     "zero-tuning": "The automatic method minus others tuned in hindsight.",
-    "zero-tuning-networks": "Networks with nothing set.",
+    "zero-tuning-networks": "Networks with nothing set, beside DP-SGD with every step "
+    "size of a grid.",
 }
 
 
@@ -103,10 +109,12 @@ def blocks_of(
 ) -> dict[str, str]:
     """Return the content of every measured part of the page."""
     tuning = in_group(parts, "zero-tuning")
+    networks = zero_tuning_networks_table(in_group(parts, *NETWORKS_TUNING))
     return {
         "claims": claims_table(parts),
         "figures": figures_list(drawn, page),
         "zero-tuning": zero_tuning_table(tuning[0]) if tuning else f"{NOT_RUN}.",
+        "zero-tuning-networks": networks or f"{NOT_RUN}.",
         "runs": runs_table(parts),
         "versions": versions_table(parts, results),
     }

@@ -55,9 +55,9 @@ def load_parts(folder: Path, *, fast: bool = False) -> tuple[Part, ...]:
     return found
 
 
-def in_group(parts: Sequence[Part], group: str) -> list[Part]:
+def in_group(parts: Sequence[Part], *groups: str) -> list[Part]:
     """Return the parts of one figure."""
-    return [part for part in parts if part.experiment.group == group]
+    return [part for part in parts if part.experiment.group in groups]
 
 
 @dataclass(frozen=True)

@@ -164,6 +164,24 @@ def zero_tuning_table(part: Part) -> str:
     return f"{zero_tuning_count(gaps)}\n\n{markdown(heads, lines)}"
 
 
+def zero_tuning_networks_table(parts: Sequence[Part]) -> str:
+    """Return the last accuracy of auto beside the best step size of DP-SGD."""
+    last: dict[tuple[str, str, float], dict[str, Mean]] = {}
+    for part in parts:
+        rows = part.table[part.table["iteration"] == part.table["iteration"].max()]
+        for key, cell in rows.groupby(["dataset", "model", "epsilon", "setting"]):
+            last.setdefault(key[:3], {})[key[3]] = mean_of(cell, "accuracy")
+    lines = []
+    for key, means in last.items():
+        auto = means.pop(NO_SETTING, None)
+        if auto is not None and means:
+            best = max(means, key=lambda each: means[each].value)
+            gap = f"{auto.value - means[best].value:+.4f}"
+            lines.append([*_place(key), auto, f"{means[best]} ({best})", gap])
+    heads = ["data", "model", "epsilon", "auto", "best DP-SGD", "difference"]
+    return markdown(heads, lines) if lines else ""
+
+
 def zero_tuning_count(gaps: Sequence[float]) -> str:
     """Say in how many cells auto is above the best other, and below the tolerance.
 
