@@ -61,7 +61,7 @@ MODELS: dict[str, tuple[tuple[int, ...], float]] = {
     "cnn_small": (DIGITS, 1.3),
     "cnn_cifar": (PICTURES, 1.4),
 }
-ROUNDS, SECONDS_EACH = 40, 12.0
+ROUNDS, SECONDS_EACH = 40, 6.0
 MEMORY_FACTOR, MEMORY_GIB = 1.4, 3.0
 AGREEMENT = 1e-3
 # Steps of a training, fewer where one takes seconds, on batches of a twentieth.
