@@ -104,9 +104,9 @@ class TestContract:
             events.append("charge")
             return number
 
-        def sampled(self, rate):
+        def sampled(self, *given):
             events.append("sample")
-            return sample(self, rate)
+            return sample(self, *given)
 
         monkeypatch.setattr(Accountant, "charge", charged)
         monkeypatch.setattr(PrivateDataset, "_sample", sampled)

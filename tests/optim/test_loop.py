@@ -103,9 +103,9 @@ class TestContract:
             events.append(("charge", number))
             return number
 
-        def sampled(self, rate):
+        def sampled(self, rate, *given):
             events.append(("sample", rate))
-            return sample(self, rate)
+            return sample(self, rate, *given)
 
         monkeypatch.setattr(Accountant, "charge", charged)
         monkeypatch.setattr(PrivateDataset, "_sample", sampled)

@@ -89,8 +89,9 @@ def absorb_machine(digest: Digest) -> None:
     )
     found = (
         (__version__, np.__version__, scipy.__version__, torch.__version__),
-        (platform.python_version(), platform.platform(), platform.processor()),
-        (platform.node(), torch.backends.cpu.get_cpu_capability()),
+        (platform.python_version(), platform.system(), platform.libc_ver()),
+        (platform.node(), platform.machine(), platform.processor()),
+        torch.backends.cpu.get_cpu_capability(),
         (torch.get_num_threads(), _usable_cpus()),
         (str(torch.get_default_dtype()), torch.get_float32_matmul_precision()),
         settings,

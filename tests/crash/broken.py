@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package with one thing wrong: what the harness must find."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from armijo.noise import Randomness, keyed
+from armijo.optim import checkpoint
+from armijo.optim.keyed_run import KeyedRun
+from armijo.privacy import ledger
+from armijo.privacy.ledger import Charge, Ledger, MemoryLedger
+from armijo.privacy.run_key import RunKey
+from tests.crash import subjects
+
+
+def _not_written() -> None:
+    """Count charges in memory only."""
+    Ledger.append = MemoryLedger.append
+
+
+def _not_synced() -> None:
+    """Write charges, but do not wait until they are on the disk."""
+
+    class Hasty:
+        def __getattr__(self, name: str) -> Any:
+            return (lambda fd: None) if name == "fsync" else getattr(os, name)
+
+    ledger.os = Hasty()
+
+
+def _names_not_synced() -> None:
+    """Replace the checkpoint without waiting until its name is on the disk."""
+    checkpoint.sync_folder = lambda path: None
+
+
+def _no_key() -> None:
+    """Draw from the system, and charge redone steps again."""
+    KeyedRun._take_up = lambda self, ledger, past: None
+
+
+def _fresh_noise() -> None:
+    """Accept charges again, but draw other noise for them."""
+    keyed.KeyedRandomness.of_charge = lambda self, index: Randomness()
+
+
+def _one_stream() -> None:
+    """Let all charges have the same bits."""
+    of_charge = keyed.KeyedRandomness.of_charge
+    keyed.KeyedRandomness.of_charge = lambda self, index: of_charge(self, 0)
+
+
+def _other_rows() -> None:
+    """Resume on other rows, and do not compare them."""
+    go, table = subjects.Subject.go, subjects.table
+
+    def changed(self: subjects.Subject, folder: Any, seen: Any) -> None:
+        resumed = (folder / self.checkpoint).exists()
+
+        def rows() -> Any:
+            X, y = table()
+            return (-X if resumed else X), y
+
+        subjects.table = rows
+        go(self, folder, seen)
+
+    subjects.Subject.go = changed
+    RunKey.changed = lambda self, facts: []
+    RunKey.settle = lambda self, charge, result: None
+
+
+def _torn_lines_lost() -> None:
+    """Go on after a torn line without writing its charge anew."""
+    append = Ledger.append
+
+    def forgetful(self: Ledger, charge: Charge) -> None:
+        if self._paid and ledger.is_torn(self._paid[0]):
+            self._book.count(self._paid.pop(0))
+            return
+        append(self, charge)
+
+    Ledger.append = forgetful
+
+
+def _pay_twice() -> None:
+    """Go on behind all charges, as if their steps were lost."""
+    Ledger.rewind = lambda self, index: None
+
+
+def _key_kept() -> None:
+    """Leave the key where it is when the run ends."""
+    RunKey.destroy = lambda self: None
+
+
+BROKEN: dict[str, Callable[[], None]] = {
+    "charges are not written": _not_written,
+    "charges are not synced": _not_synced,
+    "the checkpoint's name is not synced": _names_not_synced,
+    "there is no key": _no_key,
+    "a redone step draws other noise": _fresh_noise,
+    "all charges have the same bits": _one_stream,
+    "other rows get the same noise": _other_rows,
+    "torn charges are not written anew": _torn_lines_lost,
+    "redone steps are charged again": _pay_twice,
+    "the key outlives the run": _key_kept,
+}
