@@ -157,7 +157,7 @@ def test_networks_with_nothing_set_stand_beside_every_step_size(parts, seen, tmp
     steps = experiment("zero-tuning-networks-grid").settings()
     assert set(labels) == {
         "auto",
-        *(f"DP-SGD, {step.replace('_', ' ')}" for step in steps),
+        *(f"DP-SGD, {step.replace('_', ' ').replace('=', ' ')}" for step in steps),
     }
 
 

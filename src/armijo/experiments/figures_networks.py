@@ -127,5 +127,6 @@ def _settings(ax: Any, part: Part, dataset: str, epsilon: float) -> None:
             number = settings.index(setting)
             look["alpha"] = 0.4 + 0.6 * (number + 1) / len(settings)
             look["marker"] = _MARKERS[number % len(_MARKERS)]
-            look["label"] = f"{shown(label)}, {setting.replace('_', ' ')}"
+            words = setting.replace("_", " ").replace("=", " ")
+            look["label"] = f"{shown(label)}, {words}"
         draw_line(ax, found, "iteration", label, **look)

@@ -61,7 +61,7 @@ def figures_list(drawn: Mapping[str, Sequence[Path]], page: Path) -> str:
         image, vector = (_link(path, page) for path in (png, svg))
         caption = f"{CAPTIONS[name]} [SVG]({vector})"
         shown.append(f"### {name}\n\n![{name}]({image})\n\n{caption}")
-    return "\n\n".join(shown)
+    return "\n\n".join(shown) or f"{NOT_RUN}."
 
 
 def _link(path: Path, page: Path) -> str:
@@ -98,7 +98,7 @@ def versions_table(parts: Sequence[Part], results: Path) -> str:
         versions = builds.get(name, {"versions": "not written down"})
         told = ", ".join(f"{key} {value}" for key, value in versions.items())
         lines.append([f"`{name}`", f"{count:,}", told])
-    return markdown(["build", "rows", "versions"], lines)
+    return markdown(["build", "rows", "versions"], lines) if lines else f"{NOT_RUN}."
 
 
 def blocks_of(

@@ -63,7 +63,7 @@ def tables_page(parts: Sequence[Part]) -> str:
                 for where, table in _convex_tables(part, measure)
             ]
         sections.append("\n\n".join([heading, *bodies]))
-    return HEAD + "\n\n".join(sections) + "\n"
+    return HEAD + ("\n\n".join(sections) or "There are no results yet.") + "\n"
 
 
 def runs_of(part: Part) -> str:
