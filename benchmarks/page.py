@@ -18,7 +18,7 @@ RUNS = {
 
 
 def table(rows: list[Row]) -> list[str]:
-    """Return the lines of a table; times in milliseconds, misses in bold."""
+    """Return the lines of a table, misses in bold."""
     lines = ["| | ours | peer | ours / peer | goal | |", "|---|---:|---:|---:|---|---|"]
     for row in rows:
         ours, peer = (_figure(row["name"], row[key]) for key in ("ours", "peer"))
@@ -30,10 +30,12 @@ def table(rows: list[Row]) -> list[str]:
 
 
 def _figure(name: str, value: float | None) -> str:
-    """Return seconds as milliseconds, and gibibytes as they are."""
+    """Return short times in milliseconds, and gibibytes as they are."""
     if value is None:
         return "-"
-    return f"{value:.2f} GiB" if "GiB" in name else f"{1000 * value:.3g} ms"
+    if "GiB" in name:
+        return f"{value:.2f} GiB"
+    return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
 
 
 def page() -> str:
