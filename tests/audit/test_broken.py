@@ -6,6 +6,7 @@ another seed gives the same verdict.
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -14,15 +15,17 @@ import numpy as np
 import pytest
 
 from armijo.audit.catalog import FARTHER, GAMES, run_game
-from armijo.audit.games import Game, Outcome, play_game
+from armijo.audit.games import Claim, Game, Outcome, play_game
 from armijo.data.batch import BatchPlan
 from armijo.data.private import PrivateDataset
 from armijo.noise import Randomness
 from armijo.privacy.budget import Budget
 from armijo.privacy.filter import PrivacyFilter
 from armijo.privacy.mechanisms import Composed, Gaussian
+from armijo.privacy.planned import PlannedAccountant
 from armijo.privacy.subsampling import Subsampled
 from tests.audit import broken
+from tests.data.gate_doubles import features
 
 CONFIDENCE = 0.95
 EMPTY = (np.empty((0, 1)), np.empty(0))
@@ -41,15 +44,32 @@ def alone() -> Game:
     return replace(game, tables=(EMPTY, ALONE))
 
 
-def rare() -> Game:
-    """Sixteen steps on small batches, most of which lack the row."""
-    budget = Budget(epsilon=1.2, delta=0.01)
-    rare_steps = {"rate": 0.1, "steps": 16, "noise_multiplier": 1.0}
-    return run_game("sgd", budget, rare_steps)
+class Rare:
+    """Sixteen sums over small batches, most of which lack the only row."""
+
+    name = "rare"
+    sums, plan = 16, BatchPlan(mechanisms=(Gaussian(noise_scale=1.0),), rate=0.1)
+    claim = Claim(1.2, 0.01)
+
+    def __init__(self):
+        budget = Budget(epsilon=self.claim.epsilon, delta=self.claim.delta)
+        schedule = [(self.plan.mechanism, self.sums)]
+        self.accountant = PlannedAccountant(budget, schedule)
+
+    def play(self, present, randomness):
+        data = PrivateDataset(
+            np.ones((int(present), 1)),
+            n_rows=1,
+            accountant=deepcopy(self.accountant),
+            randomness=randomness,
+        )
+        batches = (data.open(self.plan) for _ in range(self.sums))
+        noisy = [b.noisy_sum(features(), self.plan.mechanisms[0])[0] for b in batches]
+        return np.array([np.sum(noisy)])
 
 
 def search() -> Game:
-    return GAMES["search-laplace"](Budget(epsilon=2.0, delta=0.05))
+    return GAMES["search-gaussian"](Budget(epsilon=1.0, delta=0.05))
 
 
 @dataclass(frozen=True)
@@ -71,8 +91,8 @@ MISTAKES = {
     "clip after sum": Mistake(broken.clip_after_sum, whole, 400),
 }
 SLOW_MISTAKES = {
-    "same batch amplified again": Mistake(broken.batch_amplified_again, rare, 1500),
-    "noise of the search halved": Mistake(broken.noise_halved, search, 2500),
+    "same batch amplified again": Mistake(broken.batch_amplified_again, Rare, 1500),
+    "noise of the search halved": Mistake(broken.noise_halved, search, 4000),
 }
 
 

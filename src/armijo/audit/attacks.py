@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from armijo.audit.bounds import Counts, lower_rate, upper_rate
 from armijo.privacy.budget import FloatArray
@@ -22,8 +23,8 @@ Value = Callable[[FloatArray, FloatArray], FloatArray]
 """What bounds on the two rates of a test are worth."""
 
 _RIDGE = 1e-3  # of a variance of one: directions without variance have an inverse
-_MOST_THRESHOLDS = 256
-_SMOOTHED = 24  # a score with fewer values is taken value by value
+_MOST_THRESHOLDS = 128
+_SMOOTHED = 32  # a score with fewer values is taken value by value
 _WORTHLESS = -10.0
 
 
@@ -88,7 +89,7 @@ def _best_threshold(
     """Return the threshold of the highest value, and the value."""
     levels = np.unique(np.concatenate([absent, present]))
     if len(levels) > _MOST_THRESHOLDS:
-        levels = np.quantile(levels, np.linspace(0, 1, _MOST_THRESHOLDS))
+        levels = np.unique(np.quantile(levels, _shares(len(levels))))
     # Between two scores, so that rounding of a score does not decide.
     places = 0.5 * (levels[1:] + levels[:-1])
     if not len(places):
@@ -101,6 +102,12 @@ def _best_threshold(
     worth = _smooth(np.maximum(worth, _WORTHLESS))
     at = int(np.argmax(worth))
     return float(places[at]), float(worth[at])
+
+
+def _shares(count: int) -> FloatArray:
+    """Return shares that are even in their log odds: tails matter as the middle."""
+    farthest = np.log(count)
+    return np.asarray(expit(np.linspace(-farthest, farthest, _MOST_THRESHOLDS)))
 
 
 def _smooth(worth: FloatArray) -> FloatArray:
