@@ -37,9 +37,12 @@ def main() -> None:
     """Run the program; 2 is a bad argument or file, 3 a budget used up, 4 an audit."""
     try:
         app()
-    except KeyboardInterrupt:
-        fail("interrupted; a fit that had begun goes on with --resume.")
-        sys.exit(INTERRUPTED)
+    except SystemExit as ended:
+        # Typer turns an interrupt into an exit that says nothing.
+        if isinstance(getattr(ended.__context__, "__cause__", None), KeyboardInterrupt):
+            fail("interrupted; a fit that had begun goes on with --resume.")
+            sys.exit(INTERRUPTED)
+        raise
     except BudgetExceeded as error:
         fail(str(error))
         sys.exit(BUDGET_EXHAUSTED)

@@ -64,24 +64,24 @@ class Results:
         whole = _whole_lines(self.path)
         if not whole:
             return pd.DataFrame(columns=list(self._columns))
-        types = {name: str if name in TEXTS else float for name in self._columns}
         try:
-            found = pd.read_csv(
-                io.BytesIO(whole),
-                dtype=types,
-                float_precision="round_trip",
-                skip_blank_lines=False,
+            # As text first: Python's own reading of a number is exact.
+            found = pd.read_csv(io.BytesIO(whole), dtype=str, skip_blank_lines=False)
+            self._check(found, len(whole.splitlines()))
+            return found.assign(
+                **{
+                    name: found[name].map(kind).astype(kind)
+                    for name, kind in _numbers(found).items()
+                }
             )
-            self._check(found)
-        except (ValueError, ArmijoError) as error:
+        except (ValueError, OverflowError, ArmijoError) as error:
             raise ArmijoError(
                 f"The results in {self.path} are damaged: {str(error).strip()}. "
                 "Mend or remove what is wrong: runs without a line are made again."
             ) from error
-        return found.astype({"fold": int, "repeat": int})
 
-    def _check(self, found: pd.DataFrame) -> None:
-        """Refuse other columns than ours, and lines that lack a value."""
+    def _check(self, found: pd.DataFrame, lines: int) -> None:
+        """Refuse other columns than ours, and lines that lack a value or a row."""
         if tuple(found.columns) != self._columns:
             raise ArmijoError(
                 f"expected the columns {', '.join(self._columns)}, got "
@@ -90,6 +90,8 @@ class Results:
         lacking = found[[*KEY, "accuracy", "seconds", "build"]].isna().any(axis=1)
         if lacking.any():
             raise ArmijoError(f"line {int(lacking.argmax()) + 2} lacks a value")
+        if len(found) != lines - 1 or not isinstance(found.index, pd.RangeIndex):
+            raise ArmijoError("a line holds a quote or a comma too many")
 
     def _finished(self, found: pd.DataFrame) -> "pd.Series[bool]":
         """Say of each row whether its cell has all rows: a curve ends at the last."""
@@ -131,11 +133,31 @@ class Results:
     def note_build(self) -> None:
         """Write down the versions of this build, once."""
         path = self.path.with_name(BUILDS)
-        known = json.loads(path.read_text()) if path.exists() else {}
+        known = _known_builds(path) if path.exists() else {}
         if build() not in known:
             path.parent.mkdir(parents=True, exist_ok=True)
             known[build()] = versions()
             _replace(path, (json.dumps(known, indent=1) + "\n").encode())
+
+
+def _numbers(found: pd.DataFrame) -> dict[str, type]:
+    """Return the columns that hold numbers, with their type."""
+    return {
+        name: int if name in ("fold", "repeat") else float
+        for name in found.columns
+        if name not in TEXTS
+    }
+
+
+def _known_builds(path: Path) -> dict[str, Any]:
+    """Read the builds that are written down."""
+    try:
+        return dict(json.loads(path.read_bytes()).items())
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise ArmijoError(
+            f"The file {path} is damaged: {error}. Remove it: the versions of the "
+            "builds before this one are then not known any more."
+        ) from error
 
 
 def _whole_lines(path: Path) -> bytes:

@@ -116,7 +116,8 @@ def plain_sentence(privacy: dict[str, Any]) -> str:
         "zero-out": "blanking any one row",
         "replace-one": "exchanging any one row",
     }[str(privacy["relation"])]
-    factor = float(np.exp(privacy["epsilon"]))
+    with np.errstate(over="ignore"):  # beyond an epsilon of 709 it is called infinite
+        factor = float(np.exp(privacy["epsilon"]))
     return (
         f"Whatever is concluded from this model, {change} of the table would have "
         f"changed its probability by at most a factor of {factor:.3g} (epsilon "

@@ -10,6 +10,7 @@ from armijo.jobs.fit import CHECKPOINT, LEDGER, MODEL
 from armijo.jobs.report import REPORT_JSON
 from armijo.privacy.ledger import read_ledger
 from armijo.tables import load_model
+from armijo.tables.cells import shown
 
 
 def describe_run(folder: str | os.PathLike[str]) -> dict[str, object]:
@@ -46,6 +47,16 @@ def describe_run(folder: str | os.PathLike[str]) -> dict[str, object]:
     elif (path / CHECKPOINT).is_file():
         described["remedy"] = "run fit with --resume to finish it"
     if (path / REPORT_JSON).is_file():
-        report = json.loads((path / REPORT_JSON).read_text(encoding="utf-8"))
-        described["batches"] = len(report["history"])
+        described["batches"] = _batches(path / REPORT_JSON)
     return described
+
+
+def _batches(path: Path) -> int:
+    """Return the number of batches that a report tells of."""
+    try:
+        return len(json.loads(path.read_text(encoding="utf-8"))["history"])
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise TableError(
+            f"{path}: Expected a report in JSON, got {shown(error)}; remove it: model "
+            "and ledger do without."
+        ) from None

@@ -36,6 +36,9 @@ _EXPAND_FROM = 4096  # bytes: below that the system's generator is as fast
 _ZEROS = memoryview(bytes(1 << 19))
 
 
+_PHILOX_WORDS = {"counter": 4, "key": 2, "buffer": 4}  # of 64 bits
+
+
 class SystemBits:
     """Bits of the operating system's cryptographic generator.
 
@@ -111,14 +114,22 @@ class SeededBits:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where another stream stood."""
+        try:
+            words = {
+                name: np.array(state[name], dtype=np.uint64).reshape(size)
+                for name, size in _PHILOX_WORDS.items()
+            }
+            position = range(_PHILOX_WORDS["buffer"] + 1).index(state["buffer_pos"])
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
+            raise ValueError(
+                f"Expected the state of a stream, got {state!r:.200}; give an unchanged"
+                " state_dict()."
+            ) from error
         self._generator.bit_generator.state = {
             "bit_generator": "Philox",
-            "state": {
-                "counter": np.array(state["counter"], dtype=np.uint64),
-                "key": np.array(state["key"], dtype=np.uint64),
-            },
-            "buffer": np.array(state["buffer"], dtype=np.uint64),
-            "buffer_pos": state["buffer_pos"],
+            "state": {"counter": words["counter"], "key": words["key"]},
+            "buffer": words["buffer"],
+            "buffer_pos": position,
             "has_uint32": 0,
             "uinteger": 0,
         }
@@ -184,13 +195,15 @@ class Randomness:
                 f"Expected a state with (deterministic, seed) = {own}, got {saved}; "
                 "make the Randomness with the arguments of the run to be resumed."
             )
-        if self.deterministic and set(state.get("streams", ())) != set(PURPOSES):
+        streams: Any = state.get("streams")
+        names = set(streams) if isinstance(streams, Mapping) else None
+        if self.deterministic and names != set(PURPOSES):
             raise ValueError(
                 f"Expected a state with the streams {', '.join(PURPOSES)}, got "
-                f"{sorted(state.get('streams', ()))}; give an unchanged state_dict()."
+                f"{streams!r:.200}; give an unchanged state_dict()."
             )
         for name, bits in self._seeded.items():
-            bits.load_state_dict(state["streams"][name])
+            bits.load_state_dict(streams[name])
 
 
 def _checked_seed(seed: int | None, insecure_deterministic: bool) -> int | None:

@@ -26,6 +26,11 @@ from armijo.search.armijo import Direction
 
 FORMAT = "armijo-checkpoint"
 VERSION = 3
+UNREADABLE = (
+    *(OSError, ValueError, LookupError, TypeError, AttributeError),
+    *(ArithmeticError, RuntimeError),
+)
+"""What damaged values raise where they are used."""
 
 
 class Position(NamedTuple):
@@ -112,9 +117,7 @@ def state_from_values(values: Mapping[str, Any], like: S) -> S:
     """Rebuild a state of the same kind as ``like``, with as many parameters."""
     kept = {name: _built(value) for name, value in dict(values).items()}
     state: S = type(like)(**kept)
-    for name, annotation in get_type_hints(type(like)).items():
-        if not _fits(getattr(state, name), annotation):
-            raise ValueError(f"{name} is {getattr(state, name)!r}")
+    _refuse_unfit(state, get_type_hints(type(like)))
     if state.w.shape != like.w.shape or state.w.dtype != like.w.dtype:
         raise ValueError(f"the parameters are not {like.w.numel()} such numbers")
     return state
@@ -129,27 +132,67 @@ def _built(value: Any) -> Any:
         return Direction(vector=_built(vector), noise_energy=energy)
     if isinstance(value, tuple):
         return tuple(map(_built, value))
-    if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
-        raise ValueError("a vector is not a list of finite numbers")
+    if isinstance(value, Tensor):
+        _refuse_odd(value)
     if isinstance(value, float):
         _validate.finite(value=value)
     return value
+
+
+def position_from(document: Mapping[str, Any], state: Any) -> Position:
+    """Rebuild all but the state from plain values, refusing any other ones."""
+    position = Position(
+        state,
+        [_record(values) for values in document["records"]],
+        dict(document["randomness"]),
+        document["charges"],
+        document["tag"],
+        document["ledger"],
+    )
+    _validate.at_least(0, charges=position.charges)
+    _refuse_unfit(position, {"tag": str, "ledger": str | None})
+    return position
+
+
+def _record(values: Mapping[str, Any]) -> StepRecord:
+    """Rebuild a record, whose fields must have their types."""
+    record = StepRecord(**values)
+    _refuse_unfit(record, get_type_hints(StepRecord))
+    return record
+
+
+def _refuse_unfit(owner: Any, types: Mapping[str, Any]) -> None:
+    """Refuse fields that are not of their types."""
+    for name, annotation in types.items():
+        if not _fits(getattr(owner, name), annotation):
+            raise ValueError(f"{name} is {getattr(owner, name)!r:.200}")
 
 
 def _fits(value: Any, annotation: Any) -> bool:
     """Say whether a value has the declared type of its field."""
     if get_origin(annotation) is UnionType:
         return any(_fits(value, one) for one in get_args(annotation))
+    if isinstance(value, bool):
+        return annotation is bool
     if annotation is float:
         return isinstance(value, float | int)
     return isinstance(value, get_origin(annotation) or annotation)
 
 
-def _vector(values: Any) -> Tensor:
-    """Return a flat vector of finite numbers."""
-    vector = torch.tensor(values, dtype=torch.float64)
-    if vector.ndim != 1 or not bool(torch.isfinite(vector).all()):
+def _refuse_odd(vector: Tensor) -> None:
+    """Refuse numbers that are none, and a vector that claims more than it holds."""
+    claimed = vector.numel() * vector.element_size()
+    if claimed > vector.untyped_storage().nbytes():
+        raise ValueError("a vector has more numbers than the file")
+    if not bool(torch.isfinite(vector).all()):
         raise ValueError("a vector is not a list of finite numbers")
+
+
+def _vector(values: Any) -> Tensor:
+    """Return a flat vector; that its numbers are finite is seen when it is built."""
+    vector = torch.tensor(values, dtype=torch.float64)
+    if vector.ndim != 1:
+        raise ValueError("a vector is not a list of numbers")
     return vector
 
 
@@ -200,18 +243,10 @@ def load_checkpoint(
         document = json.loads(Path(path).read_text(encoding="utf-8"))
         if document["format"] != FORMAT or document["version"] != VERSION:
             raise KeyError("format")
+        json.dumps(document, allow_nan=False)  # no number is infinite, as when written
         found = dict(document["run"])
-        state = state_from_dict(document["state"], like)
-        records = [StepRecord(**record) for record in document["records"]]
-        position = Position(
-            state,
-            records,
-            dict(document["randomness"]),
-            int(document["charges"]),
-            str(document["tag"]),
-            document["ledger"],
-        )
-    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        position = position_from(document, state_from_dict(document["state"], like))
+    except UNREADABLE as error:
         raise ArmijoError(
             f"{path} is not a checkpoint of this version ({error}); nothing was spent. "
             "Start the run anew in another folder."

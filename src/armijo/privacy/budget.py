@@ -130,19 +130,23 @@ def rdp_limit(order: ArrayLike, budget: Budget) -> FloatArray:
     )
 
 
+_LARGEST_ORDER = 2**40
+
+
 def best_order(budget: Budget) -> int:
     """Return the integer order that affords most when costs are linear in the order.
 
     ``argmax rdp_limit(a) / a``, the choice of accounting rule for every setting whose
     noise multiplier is about 2 or more.  The optimum lies near
-    ``2 log(1/delta) / epsilon``, so all integers up to twice that are tried and no cap
-    can lose it.
+    ``2 log(1/delta) / epsilon``, so all integers up to twice that are tried, as far as
+    doubles tell neighboring integers safely apart; below that epsilon of about 1e-11 a
+    smaller order is as valid.
 
     >>> best_order(Budget(epsilon=1.0, delta=1e-8))
     31
     """
     reach = -4 * math.log(budget.delta) / budget.epsilon
-    low, high = 2.0, float(max(64, math.ceil(reach)))
+    low, high = 2.0, float(max(64, math.ceil(min(reach, _LARGEST_ORDER))))
     while True:  # the ratio has one maximum: close in on it, whatever the reach
         orders = np.unique(np.rint(np.geomspace(low, high, 2048)))
         at = int(np.argmax(rdp_limit(orders, budget) / orders))

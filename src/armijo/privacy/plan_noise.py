@@ -103,4 +103,5 @@ def _shares(budget: Budget, step: Mechanism, orders: FloatArray) -> FloatArray:
     """Return cost over limit; infinite where the order has no limit left."""
     limits = rdp_limit(orders, budget)
     usable = np.maximum(limits, 1e-300)
-    return np.where(limits > 0, step.rdp(orders) / usable, np.inf)
+    with np.errstate(over="ignore"):  # a share too large for a double is infinite
+        return np.where(limits > 0, step.rdp(orders) / usable, np.inf)

@@ -22,6 +22,9 @@ from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.budget import FloatArray
 from armijo.privacy.mechanisms import Composed, Mechanism, NoisyMax, Repeated
 
+LARGEST_ORDER = 2**18
+"""The best order of an epsilon of 1e-4 at delta 1e-5; larger budgets need less."""
+
 
 def poisson_rdp(order: int, rate: float, curve: FloatArray) -> float:
     """Amplify a curve by Poisson sampling, formula (AMP) above.
@@ -124,7 +127,12 @@ class Subsampled:
         _validate.rate(rate=self.rate)
 
     def rdp(self, orders: ArrayLike) -> FloatArray:
-        """Return the amplified curve; at rate 1 the curve itself."""
+        """Return the amplified curve; at rate 1 the curve itself.
+
+        Orders above ``LARGEST_ORDER`` cost infinity, as if they could not be used:
+        every order below gives a valid promise, and the sum over so many terms would
+        take minutes and gigabytes.
+        """
         a = np.atleast_1d(np.asarray(orders, dtype=float))
         if self.rate == 1:
             return self.inner.rdp(np.asarray(orders, dtype=float))
@@ -133,6 +141,11 @@ class Subsampled:
                 f"Expected integer orders >= 2 for a Poisson batch, got {orders!r}; "
                 "the amplification formula holds for those only."
             )
-        curve = integer_curve(self.inner, int(a.max()))
-        amplified = [poisson_rdp(int(order), self.rate, curve) for order in a]
-        return np.array(amplified).reshape(np.shape(orders))
+        usable = a <= LARGEST_ORDER
+        amplified = np.full(a.shape, np.inf)
+        if usable.any():
+            curve = integer_curve(self.inner, int(a[usable].max()))
+            amplified[usable] = [
+                poisson_rdp(int(order), self.rate, curve) for order in a[usable]
+            ]
+        return amplified.reshape(np.shape(orders))

@@ -109,7 +109,13 @@ def _to_frame(table: pa.Table) -> pd.DataFrame:
         raise TableError(_NO_ROWS)
     # Pandas notes in a file are not needed to read it, and could be anything.
     table = table.rename_columns(names).replace_schema_metadata(None)
-    return table.to_pandas(types_mapper=_EXACT_TYPES.get)
+    try:
+        return table.to_pandas(types_mapper=_EXACT_TYPES.get)
+    except (pa.ArrowException, ValueError, LookupError, OverflowError) as error:
+        raise TableError(
+            f"Expected columns of numbers, text and dates, got {shown(error, most=200)}"
+            "; write the table as CSV."
+        ) from None
 
 
 def _read_parquet(path: Path) -> pa.Table:
