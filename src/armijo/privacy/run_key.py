@@ -81,12 +81,12 @@ class RunKey:
             if (document["format"], document["version"]) != (FORMAT, VERSION):
                 return None
             secret = bytes.fromhex(document["secret"])
-            key = cls(place, secret, document["made_for"])
+            key = cls(place, secret, dict(document["made_for"].items()))
         except FileNotFoundError:
             return None
         except OSError as error:
             raise _failure("read", place, error, "Nothing was spent.") from error
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
         # A line that a crash cut off is of a result that nobody saw.
         found = filter(None, map(_RESULT.fullmatch, lines))

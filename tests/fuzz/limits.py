@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits around one input: no more than so much memory, no longer than so long."""
+
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+ROOM = 2 << 30
+"""Bytes of address space that an input of a few kilobytes may ask for."""
+PATIENCE = 120
+"""Seconds after which an input counts as one that hangs, on a busy machine too."""
+_STATM = Path("/proc/self/statm")
+
+
+class Hung(BaseException):
+    """An input took too long; nothing that reads it catches this."""
+
+
+@contextmanager
+def bounded_memory() -> Iterator[None]:
+    """Refuse allocations far above what the process has (where it can be known)."""
+    if not _STATM.exists():
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(_STATM.read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@contextmanager
+def ended_after(seconds: float, ending: type[BaseException] = Hung) -> Iterator[None]:
+    """Raise inside the block once it took so long."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        raise ending
+
+    before = signal.signal(signal.SIGALRM, end)
+    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, left)

@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run leaves and reads again: ledger, key, checkpoints, results, report."""
+
+import io
+import tempfile
+import zipfile
+from dataclasses import asdict
+from functools import cache, partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+from armijo.errors import ArmijoError, LedgerError
+from armijo.experiments.results import BUILDS, COLUMNS, KEY, Results
+from armijo.experiments.spec import Experiment, experiment
+from armijo.jobs.show import describe_run
+from armijo.networks.checkpoint import load_training, save_training
+from armijo.noise import Randomness
+from armijo.optim.checkpoint import Position, load_checkpoint, save_checkpoint
+from armijo.optim.loop import StepRecord
+from armijo.privacy.ledger import Ledger, read_ledger
+from armijo.privacy.ledger_lines import seal
+from armijo.privacy.run_key import RunKey
+from tests.fuzz.mutations import ODD, mutated, odd_json
+from tests.fuzz.table_targets import MODEL
+from tests.fuzz.target import Target
+from tests.optim.test_checkpoint import some_state
+from tests.privacy.ledger_samples import HEADER, sample, torn_sample
+
+RUN = {"epsilon": 1.0, "columns": ["a", "b"]}
+RECORD = StepRecord(update=1, batch=2, step_size=0.5, direction_norm=3.0, epsilon=0.2)
+SEEDED = Randomness(seed=3, insecure_deterministic=True).state_dict()
+FACTS = {"the rows": lambda digest: digest.update(b"rows")}
+
+
+def _file(write: Any) -> bytes:
+    """Return what a function writes to the path that it is given."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "file"
+        write(path)
+        return path.read_bytes()
+
+
+def ledger(folder: Path, content: bytes) -> bool:
+    """Read and open a ledger; opening may add to the file, a refusal leaves it."""
+    path = folder / "run.ledger"
+    path.write_bytes(content)
+    try:
+        view = read_ledger(path)
+        with Ledger.open(path, header=HEADER) as opened:
+            assert tuple(opened.charges) == view.charges
+            assert opened.spent == view.spent
+    except LedgerError as error:
+        assert str(path) in str(error)
+        assert path.read_bytes() == content
+        return False
+    assert path.read_bytes().startswith(content)
+    assert read_ledger(path) == view
+    return True
+
+
+def sealed_ledger(folder: Path, content: bytes) -> bool:
+    """Seal every line before it is read, so that what it says has to be judged."""
+    chain, lines = b"", []
+    for payload in content.split(b"\n"):
+        line, chain = seal(chain, payload)
+        lines.append(line + b"\n")
+    return ledger(folder, b"".join(lines))
+
+
+def _payloads() -> tuple[bytes, ...]:
+    """Return the sample ledgers without their checksums."""
+    found = []
+    for write in (sample, torn_sample):
+        records = []
+        for line in _file(write).splitlines():
+            with_chain = line.rpartition(b',"chain":')
+            records.append(with_chain[0] + b"}" if with_chain[1] else line)
+        found.append(b"\n".join(records))
+    return tuple(found)
+
+
+@st.composite
+def _odd_lines(draw: Any, originals: tuple[bytes, ...]) -> bytes:
+    """Return lines of a ledger, one of which holds any value in any place."""
+    lines = draw(st.sampled_from(originals)).split(b"\n")
+    at = draw(st.integers(0, len(lines) - 1))
+    try:
+        lines[at] = draw(odd_json((lines[at],)))
+    except ValueError:
+        lines[at] = draw(st.binary())
+    return b"\n".join(lines)
+
+
+def run_key(folder: Path, content: bytes) -> bool:
+    """Read a key: a damaged one is none."""
+    path = folder / "run.key"
+    path.write_bytes(content)
+    found = RunKey.load(path)
+    if found is None:
+        return False
+    assert len(found.name) == 16
+    assert all(isinstance(name, str) for name in found.changed(FACTS))
+    return True
+
+
+def _key() -> bytes:
+    """Return a key with results."""
+
+    def write(path: Path) -> None:
+        key = RunKey.create(path, FACTS)
+        for charge in range(3):
+            key.settle(charge, lambda digest: None)
+
+    return _file(write)
+
+
+def checkpoint(folder: Path, content: bytes) -> bool:
+    """Read a checkpoint; what is accepted can be gone on with and written again."""
+    path = folder / "run.json"
+    path.write_bytes(content)
+    try:
+        found = load_checkpoint(path, run=RUN, like=some_state())
+    except ArmijoError as error:
+        assert str(path) in str(error) and "nothing was spent" in str(error)
+        assert path.read_bytes() == content
+        return False
+    _check_position(found)
+    save_checkpoint(path, run=RUN, position=found)
+    assert load_checkpoint(path, run=RUN, like=some_state())[1:] == found[1:]
+    return True
+
+
+def _check_position(found: Position) -> None:
+    """Check that records hold numbers, and that streams are taken or refused."""
+    for record in found.records:
+        values = asdict(record).values()
+        assert all(one is None or type(one) in (int, float) for one in values)
+    assert found.charges >= 0
+    try:
+        Randomness(seed=3, insecure_deterministic=True).load_state_dict(
+            found.randomness
+        )
+    except ValueError:
+        pass
+
+
+def position() -> Position:
+    return Position(some_state(), [RECORD, RECORD], SEEDED, 3, "ab", "cd")
+
+
+def _checkpoint() -> bytes:
+    return _file(lambda path: save_checkpoint(path, run=RUN, position=position()))
+
+
+def training(folder: Path, content: bytes) -> bool:
+    """Read the checkpoint of a network."""
+    path = folder / "run.pt"
+    path.write_bytes(content)
+    try:
+        found = load_training(path, run=RUN, like=some_state())
+    except ArmijoError as error:
+        assert str(path) in str(error) and "nothing was spent" in str(error)
+        return False
+    _check_position(found)
+    save_training(path, run=RUN, position=found)
+    return True
+
+
+@cache
+def _training() -> bytes:
+    seen = position()._replace(evaluations=[(1, 0.5), (2, 0.25)])
+    return _file(lambda path: save_training(path, run=RUN, position=seen))
+
+
+TENSORS = st.sampled_from(
+    [
+        torch.zeros(3),
+        torch.zeros(1, dtype=torch.float64).expand(2**45),
+        torch.full((2,), torch.nan, dtype=torch.float64),
+        torch.zeros(2, dtype=torch.complex64),
+        torch.zeros(2, dtype=torch.bool),
+        torch.zeros((2, 0)),
+        torch.eye(2).to_sparse(),
+        torch.zeros(2, device="meta"),
+    ]
+)
+
+
+@st.composite
+def _odd_training(draw: Any) -> bytes:
+    """Return a file of torch with odd values, or with other bytes in its pickle."""
+    if draw(st.booleans()):
+        return _repacked(draw)
+    document = torch.load(io.BytesIO(_training()), weights_only=True)
+    odd = ODD | TENSORS
+    keys = st.sampled_from(sorted(document))
+    for _ in range(draw(st.integers(1, 2))):
+        key = draw(keys)
+        inner = document[key]
+        if isinstance(inner, dict) and inner and draw(st.booleans()):
+            name = draw(st.sampled_from(sorted(inner, key=str)) | st.integers())
+            document[key] = {**inner, name: draw(odd)}
+        else:
+            document[key] = draw(odd)
+    file = io.BytesIO()
+    torch.save(document, file)
+    return file.getvalue()
+
+
+def _repacked(draw: Any) -> bytes:
+    """Change a record inside the file and pack it with the right checksums."""
+    packed = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(_training())) as before,
+        zipfile.ZipFile(packed, "w") as after,
+    ):
+        names = before.namelist()
+        changed = draw(st.sampled_from([*names, *[n for n in names if "pkl" in n] * 3]))
+        for name in names:
+            record = before.read(name)
+            new = draw(mutated((record,))) if name == changed else record
+            after.writestr(name, new)
+    return packed.getvalue()
+
+
+EXPERIMENTS = {"convex": "logistic-adult", "networks": "mnist-cnn"}
+
+
+def _rows(wanted: Experiment) -> list[dict[str, float]]:
+    """Return the rows of one cell; a curve has two and ends at the last step."""
+    values = COLUMNS[wanted.kind][len(KEY) : -1]
+    last = dict.fromkeys(values, 0.5) | {"iteration": wanted.steps}
+    first = dict.fromkeys(values, 0.25) | {"iteration": wanted.evaluate_every}
+    if wanted.kind == "networks":
+        return [first, last]
+    return [{name: last[name] for name in values}]
+
+
+def results(folder: Path, content: bytes, *, kind: str = "convex") -> bool:
+    """Read a result file, mend it, add a row: whole cells stay, or it is refused."""
+    wanted = experiment(EXPERIMENTS[kind], fast=True)
+    found = Results(folder, wanted, fast=True)
+    found.path.write_bytes(content)
+    try:
+        table = found.table()
+        found.mend()
+    except ArmijoError as error:
+        assert str(found.path) in str(error)
+        assert found.path.read_bytes() == content
+        return False
+    assert found.table().equals(table)
+    found.append(next(wanted.cells()), _rows(wanted))
+    assert len(found.table()) == len(table) + len(_rows(wanted))
+    return True
+
+
+def _results(kind: str) -> bytes:
+    """Return the result file of three cells."""
+    wanted = experiment(EXPERIMENTS[kind], fast=True)
+
+    def write(path: Path) -> None:
+        found = Results(path.parent, wanted)
+        for cell in islice(wanted.cells(), 3):
+            found.append(cell, _rows(wanted))
+        found.path.rename(path)
+
+    return _file(write)
+
+
+def builds(folder: Path, content: bytes) -> bool:
+    """Note a build in a file of builds."""
+    path = folder / BUILDS
+    path.write_bytes(content)
+    found = Results(folder, experiment(EXPERIMENTS["convex"], fast=True))
+    try:
+        found.note_build()
+    except ArmijoError as error:
+        assert str(path) in str(error) and path.read_bytes() == content
+        return False
+    return True
+
+
+def report(folder: Path, content: bytes) -> bool:
+    """Show a run whose report is damaged."""
+    if not (folder / "ledger.jsonl").exists():
+        sample(folder / "ledger.jsonl")
+        (folder / "model.json").write_bytes(MODEL)
+    path = folder / "report.json"
+    path.write_bytes(content)
+    try:
+        found = describe_run(folder)
+    except ArmijoError as error:
+        assert str(path) in str(error)
+        return False
+    assert type(found["batches"]) is int
+    return True
+
+
+def _targets() -> dict[str, Target]:
+    ledgers = tuple(map(_file, (sample, torn_sample)))
+    payloads, key, state = _payloads(), (_key(),), (_checkpoint(),)
+    builds_seed = (b'{"0123abcd": {"armijo": "0.1.0", "python": "3.11"}}\n',)
+    reports = (b'{"history": [{"batch": 0}], "privacy": {"epsilon": 1.0}}',)
+    return {
+        "ledger": Target(run=ledger, seeds=ledgers, guided=10_000),
+        "sealed ledger": Target(
+            run=sealed_ledger,
+            seeds=payloads[:1],
+            built=_odd_lines(payloads),
+            many=10_000,
+            guided=10_000,
+        ),
+        "run key": Target(run=run_key, seeds=key),
+        "checkpoint": Target(run=checkpoint, seeds=state, built=odd_json(state)),
+        "training": Target(run=training, seeds=(_training(),), built=_odd_training()),
+        "convex results": Target(run=results, seeds=(_results("convex"),)),
+        "network results": Target(
+            run=partial(results, kind="networks"), seeds=(_results("networks"),)
+        ),
+        "builds": Target(
+            run=builds, seeds=builds_seed, built=odd_json(builds_seed), many=2000
+        ),
+        "report": Target(run=report, seeds=reports, built=odd_json(reports), many=2000),
+    }
+
+
+RUN_TARGETS = _targets()

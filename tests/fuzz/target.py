@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is fuzzed: a reader that takes bytes, and the valid bytes to begin with."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import strategies as st
+
+from tests.fuzz.limits import PATIENCE, ended_after
+from tests.fuzz.mutations import anything, mutated
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A reader under test.
+
+    Attributes
+    ----------
+    run : callable
+        Takes a folder and the bytes to read; says whether they were accepted.  What
+        it raises is a finding: refusals that a user is told about are caught in it.
+    seeds : tuple of bytes
+        Contents that are accepted.
+    built : strategy or None
+        Contents that have the right form and odd values in it.
+    few, many, guided : int
+        How many inputs the normal suite makes, the slow one, and the one that is
+        guided by coverage.
+    """
+
+    run: Callable[[Path, bytes], bool]
+    seeds: tuple[bytes, ...]
+    built: st.SearchStrategy[bytes] | None = None
+    few: int = 200
+    many: int = 5000
+    guided: int = 5000
+
+    def inputs(self) -> st.SearchStrategy[bytes]:
+        """Return spoiled seeds, odd contents of the right form, and anything."""
+        spoiled = mutated(self.seeds)
+        likely = spoiled if self.built is None else self.built | spoiled
+        return likely | anything()
+
+    def survive(self, folder: Path, content: bytes) -> bool:
+        """Run one input; anything but an answer or a refusal is raised."""
+        with ended_after(PATIENCE):
+            return self.run(folder, content)

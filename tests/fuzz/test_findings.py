@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What fuzzing found, one small input each, so that it stays found."""
+
+import io
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from armijo.errors import ArmijoError, TableError
+from armijo.experiments.results import BUILDS, Results
+from armijo.experiments.results import CONVEX as CONVEX_COLUMNS
+from armijo.experiments.spec import experiment
+from armijo.jobs.report import plain_sentence
+from armijo.networks.checkpoint import load_training
+from armijo.noise import Randomness
+from armijo.optim.checkpoint import load_checkpoint
+from armijo.privacy.budget import Budget, best_order, order_grid
+from armijo.privacy.calibrate import noise_multiplier_for
+from armijo.privacy.mechanisms import Gaussian
+from armijo.privacy.plan_noise import best_share
+from armijo.privacy.run_key import RunKey
+from armijo.privacy.subsampling import Subsampled
+from armijo.tables import read_table
+from tests.cli.conftest import armijo  # noqa: F401 (a fixture)
+from tests.fuzz.run_targets import RUN, RUN_TARGETS, builds, report, results
+from tests.fuzz.table_targets import written
+from tests.optim.test_checkpoint import some_state
+
+DEEP = b"[" * 100_000
+CONVEX = RUN_TARGETS["convex results"].seeds[0]
+
+
+class TestTables:
+    @pytest.mark.parametrize(
+        "column",
+        [
+            pa.array([0], pa.timestamp("us", "Nowhere/Land")),
+            pa.array([0], pa.timestamp("ms", "+99:99")),
+        ],
+    )
+    def test_a_time_of_no_zone(self, tmp_path, column):
+        path = tmp_path / "t.parquet"
+        path.write_bytes(written(pa.table({"a": column})))
+        with pytest.raises(TableError, match=r"t\.parquet: Expected columns of"):
+            read_table(path)
+
+
+class TestCheckpoints:
+    """A checkpoint was taken, or ended in a traceback, that could not be gone on."""
+
+    def changed(self, tmp_path, change):
+        document = json.loads(RUN_TARGETS["checkpoint"].seeds[0])
+        change(document)
+        path = tmp_path / "run.json"
+        path.write_text(json.dumps(document))
+        return path
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda d: d["records"][0].update(epsilon="much"),
+            lambda d: d["records"][0].update(step_size=float("nan")),
+            lambda d: d["records"][0].update(batch=True),
+            lambda d: d.update(charges=-1),
+            lambda d: d.update(charges=2.5),
+            lambda d: d.update(ledger=["name"]),
+            lambda d: d.update(tag=None),
+            lambda d: d["state"].update(w={"tensor": [None, 1.0]}),
+            lambda d: d["run"].update(epsilon=float("inf")),
+        ],
+    )
+    def test_values_of_another_type(self, tmp_path, change):
+        path = self.changed(tmp_path, change)
+        with pytest.raises(ArmijoError, match=r"not a checkpoint.*nothing was spent"):
+            load_checkpoint(path, run=RUN, like=some_state())
+
+    def test_a_deep_nest(self, tmp_path):
+        (tmp_path / "run.json").write_bytes(DEEP)
+        with pytest.raises(ArmijoError, match="not a checkpoint"):
+            load_checkpoint(tmp_path / "run.json", run=RUN, like=some_state())
+
+    @pytest.mark.parametrize("name", ["counter", "key", "buffer", "buffer_pos"])
+    @pytest.mark.parametrize("value", [None, [], [-1, 0, 0, 0], {}, "7", 2**70, -1])
+    def test_streams_that_are_none(self, name, value):
+        bits = Randomness(seed=3, insecure_deterministic=True)
+        state = bits.state_dict()
+        state["streams"]["gradient"][name] = value
+        with pytest.raises(ValueError, match="state of a stream"):
+            bits.load_state_dict(state)
+
+    @pytest.mark.parametrize("streams", [None, 5, ["sampling"], {"sampling": {}}])
+    def test_no_streams(self, streams):
+        bits = Randomness(seed=3, insecure_deterministic=True)
+        with pytest.raises(ValueError, match="with the streams"):
+            bits.load_state_dict({**bits.state_dict(), "streams": streams})
+
+
+class TestNetworks:
+    def load(self, change):
+        document = torch.load(
+            io.BytesIO(RUN_TARGETS["training"].seeds[0]), weights_only=True
+        )
+        change(document)
+        file = io.BytesIO()
+        torch.save(document, file)
+        file.seek(0)
+        return load_training(file, run=RUN, like=some_state())
+
+    def test_the_unchanged_file_is_taken(self):
+        assert self.load(lambda document: None).charges == 3
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda d: d["run"].update({1: 2}),
+            lambda d: d["run"].update(epsilon=torch.zeros(2)),
+            lambda d: d["randomness"].update(seed=torch.zeros(2)),
+            lambda d: d.update(charges=float("inf")),
+            lambda d: d.update(evaluations=[(float("inf"), 1.0)]),
+            lambda d: d["records"][0].update(epsilon="much"),
+            lambda d: d["state"].update(w=torch.zeros(2, device="meta")),
+        ],
+    )
+    def test_values_of_another_type(self, change):
+        with pytest.raises(ArmijoError, match=r"not a checkpoint.*nothing was spent"):
+            self.load(change)
+
+    def test_a_vector_longer_than_its_file(self):
+        huge = torch.zeros(1, dtype=torch.float64).expand(2**33)
+        with pytest.raises(ArmijoError, match="more numbers than the file"):
+            self.load(lambda d: d["state"].update(previous=huge))
+
+
+class TestRunFiles:
+    @pytest.mark.parametrize("content", [DEEP, b"[]", b"7", b'{"history": 3}', b"\xff"])
+    def test_a_damaged_report(self, tmp_path, content):
+        assert not report(tmp_path, content)
+
+    @pytest.mark.parametrize("content", [DEEP, b"[]", b"7", b'""', b"\xff", b"{"])
+    def test_damaged_builds(self, tmp_path, content):
+        assert not builds(tmp_path, content)
+        assert (tmp_path / BUILDS).read_bytes() == content
+
+    @pytest.mark.parametrize("made_for", [[["a", "b"]], "ab", None, 5])
+    def test_a_key_made_for_nothing(self, tmp_path, made_for):
+        head, _, rest = RUN_TARGETS["run key"].seeds[0].partition(b"\n")
+        document = {**json.loads(head), "made_for": made_for}
+        path = tmp_path / "run.key"
+        path.write_bytes(json.dumps(document).encode() + b"\n" + rest)
+        assert RunKey.load(path) is None
+
+    def test_a_key_that_is_a_deep_nest(self, tmp_path):
+        (tmp_path / "run.key").write_bytes(DEEP)
+        assert RunKey.load(tmp_path / "run.key") is None
+
+
+class TestResults:
+    def test_numbers_come_back_exactly(self, tmp_path):
+        wanted = experiment("logistic-adult", fast=True)
+        found = Results(tmp_path, wanted)
+        values = np.random.default_rng(1).random(20) * 1e-7
+        cell = next(wanted.cells())
+        names = [name for name in CONVEX_COLUMNS if name != "build"]
+        found.append(cell, [dict.fromkeys(names, float(value)) for value in values])
+        assert found.table()["accuracy"].tolist() == values.tolist()
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            (b",0,0,", b",0.5,0,"),
+            (b",0,0,", b",inf,0,"),
+            (b",0,0,", b"," + b"9" * 30 + b",0,"),
+            (b"\nadult", b'\n"adult'),
+            (b"\nadult", b"\nadult,adult"),
+        ],
+    )
+    def test_rows_that_are_none(self, tmp_path, old, new):
+        assert old in CONVEX
+        assert not results(tmp_path, CONVEX.replace(old, new))
+
+
+class TestNumbers:
+    @pytest.mark.parametrize("epsilon", [1e-9, 1e-12, 1e-38, 5e-324])
+    def test_the_order_of_a_tiny_epsilon_is_found(self, epsilon):
+        budget = Budget(epsilon=epsilon, delta=1e-38)
+        assert 2 <= best_order(budget) <= 2**40
+        assert order_grid(budget).min() == 2
+
+    def test_a_budget_that_no_noise_reaches_is_refused(self):
+        budget = Budget(epsilon=1e-38, delta=1e-38)
+        with pytest.raises(ValueError, match="No noise reaches"):
+            noise_multiplier_for(budget, rate=0.1, steps=10, accountant="adaptive")
+
+    def test_orders_that_take_too_much_memory_are_not_used(self):
+        step = Subsampled(Gaussian.from_rho(1e-3), 0.1)
+        costs = step.rdp(np.array([2.0, 2.0**40]))
+        assert costs[0] == step.rdp(np.array([2.0]))[0] and costs[1] == np.inf
+
+    def test_a_share_beyond_all_numbers_is_no_warning(self):
+        share, _ = best_share(Budget(epsilon=1.0, delta=1e-5), Gaussian.from_rho(1e305))
+        assert share > 1e300
+
+    def test_an_enormous_epsilon_is_told(self):
+        told = plain_sentence(
+            {"guarantee": True, "relation": "add-remove", "epsilon": 1e4, "delta": 0.1}
+        )
+        assert "a factor of inf (epsilon 10000)" in told
+
+
+def test_an_interrupted_command_says_so(armijo, monkeypatch):  # noqa: F811
+    def interrupted(*given, **named):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("armijo.optim.methods.describe_methods", interrupted)
+    found = armijo("methods")
+    assert found.code == 130 and "goes on with --resume" in found.err

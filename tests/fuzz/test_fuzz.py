@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever a file or a command line holds: an answer or a refusal, and no spending.
+
+Each input runs with an end to its time and its memory, and warnings are errors.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+
+from tests.fuzz.limits import bounded_memory
+from tests.fuzz.target import Target
+from tests.fuzz.targets import TARGETS
+
+IN_ALL = 100_000
+# A shared machine may be slow; an input that hangs is ended by the target.
+RELAXED = settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+KNOWN = {
+    "csv": (b'"', b'a"b,c"\n1,2', b"\r\r\r,\r", b",\n,\n"),
+    "model": (b"[" * 100_000, b'{"format": "armijo-model", "format": "armijo-model"}'),
+    "run key": (b"[" * 100_000,),
+    "checkpoint": (b"[" * 100_000,),
+    "report": (b"[" * 100_000, b"[]", b'{"history": 3}'),
+    "builds": (b"[" * 100_000, b"[]", b'""'),
+}
+"""Inputs that once were answered with a traceback, or are likely to be."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fuzz")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave syncing out where thousands of files are written."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
+def fuzzed(target: Target, folder: Path, count: int, known: tuple[bytes, ...]) -> int:
+    """Run so many inputs, and return how many there were."""
+    done = 0
+
+    @settings(RELAXED, max_examples=count)
+    @given(content=target.inputs())
+    def one(content: bytes) -> None:
+        nonlocal done
+        done += 1
+        target.survive(folder, content)
+
+    run: Callable[[], None] = one
+    for content in known:
+        run = example(content=content)(run)
+    with bounded_memory():
+        run()
+    return done
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_seeds_are_accepted(folder, name):
+    with bounded_memory():
+        for seed in TARGETS[name].seeds:
+            assert TARGETS[name].survive(folder, seed), seed
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_few_inputs(folder, name):
+    target = TARGETS[name]
+    assert fuzzed(target, folder, target.few, KNOWN.get(name, ())) >= target.few
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TARGETS)
+def test_many_inputs(folder, name):
+    target = TARGETS[name]
+    assert fuzzed(target, folder, target.many, ()) >= target.many
+
+
+def test_the_slow_suite_makes_as_many_inputs_as_promised():
+    assert sum(target.many for target in TARGETS.values()) >= IN_ALL

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The readers under inputs that are guided by coverage (atheris)."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.targets import TARGETS
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDED = {name: target.guided for name, target in TARGETS.items() if target.guided}
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("atheris") is None,
+    reason="atheris is not installed: it has wheels for Linux on x86-64 only",
+)
+
+
+def guided(name: str, folder: Path, runs: int) -> int:
+    """Run the program, and return how many inputs it made without a finding."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz.guided", name, str(folder), str(runs)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=3600,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+    found = re.search(r"number_of_executed_units:\s*(\d+)", ended.stderr)
+    assert found is not None, ended.stderr[-3000:]
+    return int(found[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GUIDED)
+def test_guided_inputs(tmp_path, name):
+    assert guided(name, tmp_path, GUIDED[name]) >= GUIDED[name]

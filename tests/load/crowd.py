@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many fits at once: forked processes with many threads each, a ledger for every fit.
+
+``python -m tests.load.crowd FOLDER FITS PROCESSES THREADS`` leaves one JSON file for
+each process: what its fits released, which keys and words they drew, how much memory
+there was on the way.  One fit is made before the processes are forked, so that they
+would share whatever that fit left behind.
+"""
+
+import gc
+import hashlib
+import json
+import multiprocessing
+import os
+import resource
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from armijo.estimators import PrivateLogisticRegression
+from armijo.noise import bits, keyed
+from armijo.privacy import run_key
+from armijo.privacy.ledger import Ledger
+
+METHODS: tuple[tuple[dict[str, Any], int], ...] = (
+    ({"method": "blsgd", "rate": 0.5, "max_batches": 4}, 4),
+    ({"method": "sgd", "rate": 0.5, "options": {"steps": 3}}, 3),
+    ({"method": "blgd", "max_batches": 2}, 2),
+)
+"""Parameters of a fit, and how many charges it makes."""
+ROWS = np.random.default_rng(2).random((30, 3))
+LABELS = (ROWS[:, 0] > 0.5).astype(int)
+
+
+class Witness:
+    """Writes down what is drawn and what is charged, by whichever thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.run_keys: list[str] = []
+        self.stream_keys: list[str] = []
+        self.system_words: list[str] = []
+        self.charges = 0
+
+    def watch(self) -> None:
+        """Stand in for the functions that draw and charge."""
+        run_key.fresh_key = self._noting(run_key.fresh_key, self.run_keys)
+        words = self._noting(bits._system_bytes, self.system_words)
+        bits._system_bytes = words
+        keyed.counter_stream = self._noting_key(keyed.counter_stream)
+        bits.counter_stream = self._noting_key(bits.counter_stream)
+        append = Ledger.append
+
+        def counted(ledger: Ledger, charge: Any) -> None:
+            append(ledger, charge)
+            with self._lock:
+                self.charges += 1
+
+        Ledger.append = counted  # type: ignore[method-assign]
+
+    def _noting(self, draw: Callable[..., bytes], seen: list[str]) -> Any:
+        """Note what a function draws, unless it may be equal by chance."""
+
+        def call(*given: Any) -> bytes:
+            drawn = draw(*given)
+            if len(drawn) >= 16:
+                seen.append(_digest(drawn))
+            return drawn
+
+        return call
+
+    def _noting_key(self, stream: Callable[[bytes], Any]) -> Any:
+        """Note the key of every stream."""
+
+        def call(key: bytes) -> Any:
+            self.stream_keys.append(_digest(key))
+            return stream(key)
+
+        return call
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=12).hexdigest()
+
+
+def fit(folder: Path, number: int) -> dict[str, Any]:
+    """Make one fit with files of its own, and return what it released."""
+    parameters, charges = METHODS[number % len(METHODS)]
+    ledger = folder / f"{number}.ledger"
+    # Every other fit has a run key; the rest draw from the system.
+    checkpoint = folder / f"{number}.json" if number % 2 else None
+    model = PrivateLogisticRegression(
+        epsilon=1.0,
+        delta=1e-5,
+        classes=[0, 1],
+        n_rows=len(ROWS),
+        ledger=ledger,
+        **parameters,
+    ).fit_resumable(ROWS, LABELS, checkpoint=checkpoint)
+    weights = np.append(model.coef_, model.intercept_)
+    return {
+        "ledger": ledger.name,
+        "charges": charges,
+        "batches": model.n_iter_,
+        "weights": _digest(weights.tobytes()),
+        "epsilon_spent": model.privacy_.epsilon_spent,
+    }
+
+
+def _memory() -> dict[str, int]:
+    """Return what the process holds: bytes of memory, and objects of Python."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {"bytes": pages * resource.getpagesize(), "objects": len(gc.get_objects())}
+
+
+def work(folder: Path, numbers: range, threads: int) -> None:
+    """Make the fits of one process: a tenth of them, a look at the memory, the rest."""
+    warnings.simplefilter("error")
+    witness = Witness()
+    witness.watch()
+    tenth = max(len(numbers) // 10, threads)
+    with ThreadPoolExecutor(threads) as pool:
+        fits = list(pool.map(lambda n: fit(folder, n), numbers[:tenth]))
+        early = _memory()
+        fits += pool.map(lambda n: fit(folder, n), numbers[tenth:])
+        late = _memory()
+    found = {
+        "fits": fits,
+        "appended": witness.charges,
+        "run_keys": witness.run_keys,
+        "stream_keys": witness.stream_keys,
+        "system_words": witness.system_words,
+        "early": early,
+        "late": late,
+    }
+    (folder / f"process-{os.getpid()}.json").write_text(json.dumps(found))
+
+
+def main(folder: Path, fits: int, processes: int, threads: int) -> None:
+    """Fork the processes and wait for them."""
+    fit(folder, fits)
+    context = multiprocessing.get_context("fork")
+    share = fits // processes
+    children = [
+        context.Process(
+            target=work, args=(folder, range(first, first + share), threads)
+        )
+        for first in range(0, share * processes, share)
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    sys.exit(max(abs(child.exitcode or 0) for child in children))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
