@@ -19,10 +19,11 @@ from armijo.networks import models
 from armijo.networks.progress import evaluating
 from armijo.networks.train import Training, train
 from armijo.objectives.ghost.parameters import flat_parameters
+from armijo.optim.loop import Schedule
 from armijo.privacy.budget import Budget
-from armijo.privacy.calibrate import epsilon_of
 from armijo.privacy.mechanisms import Mechanism
 from armijo.privacy.paper import ORDERS, printed_epsilon
+from armijo.privacy.planned import planned_epsilon
 from armijo.privacy.subsampling import Subsampled
 
 Images = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -47,7 +48,7 @@ def run_network(
     """Train one cell and return a row for every evaluation.
 
     ``spent`` is the sound epsilon of the steps so far, ``printed`` the label that the
-    paper's formulas would put on them.
+    paper's formulas, which know equal steps only, would put on them.
     """
     X, y, X_test, y_test = _images(cell.dataset, experiment.rows, stand_in)
     torch.manual_seed(cell.seed())
@@ -75,7 +76,7 @@ def _curve(
 ) -> list[dict[str, Any]]:
     """Make the steps and measure every so many of them."""
     X, y, X_test, y_test = data
-    step = run.method.plan(run.method.init(flat_parameters(model))).mechanism
+    schedule = _schedule(run, model, experiment.steps)
     rows: list[dict[str, Any]] = []
     for number, record in enumerate(run, start=1):
         if number % experiment.evaluate_every and number != experiment.steps:
@@ -83,7 +84,7 @@ def _curve(
         seconds = time.process_time() - begun
         accuracy, _ = _measured(model, X_test, y_test)
         _, objective = _measured(model, X[:_MEASURED], y[:_MEASURED])
-        spent, printed = _epsilons(step, number, experiment.delta)
+        spent, printed = _epsilons(_begun(schedule, number), experiment.delta)
         rows.append(
             {
                 "iteration": number,
@@ -98,15 +99,39 @@ def _curve(
     return rows
 
 
+def _schedule(run: Training, model: nn.Module, steps: int) -> Schedule:
+    """Return what is charged, in order; steps are alike if no method says otherwise."""
+    first = run.method.plan(run.method.init(flat_parameters(model))).mechanism
+    return run.method.schedule() or ((first, steps),)
+
+
+def _begun(schedule: Schedule, steps: int) -> Schedule:
+    """Return the charges of the first steps of a schedule.
+
+    >>> _begun((("search", 1), ("plain", 3), ("search", 1)), 3)
+    (('search', 1), ('plain', 2))
+    """
+    charges: list[tuple[Mechanism, int]] = []
+    for mechanism, count in schedule:
+        if steps > 0:
+            charges.append((mechanism, min(count, steps)))
+        steps -= count
+    return tuple(charges)
+
+
 @lru_cache(maxsize=256)
-def _epsilons(
-    step: Mechanism, steps: int, delta: float
-) -> tuple[float | None, float | None]:
-    """Return the sound epsilon of so many steps, and the printed label."""
-    if not isinstance(step, Subsampled) or not math.isfinite(step.rdp(ORDERS[:1])[0]):
-        return None, None
-    sound, _ = epsilon_of(step, steps, delta)
-    return round(sound, 5), round(printed_epsilon(step, steps, delta), 5)
+def _epsilons(charges: Schedule, delta: float) -> tuple[float | None, float | None]:
+    """Return the sound epsilon of some charges, and the printed label of equal ones."""
+    for mechanism, _ in charges:
+        if not isinstance(mechanism, Subsampled):
+            return None, None
+        if not math.isfinite(mechanism.rdp(ORDERS[:1])[0]):
+            return None, None
+    sound = round(planned_epsilon(charges, delta)[0], 5)
+    if len(charges) > 1:
+        return sound, None
+    ((step, steps),) = charges
+    return sound, round(printed_epsilon(step, steps, delta), 5)
 
 
 @torch.no_grad()
