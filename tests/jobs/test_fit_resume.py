@@ -102,7 +102,7 @@ def test_a_batch_whose_key_is_gone_is_paid_again(small, tmp_path, monkeypatch):
     out = tmp_path / "run"
     interrupted_in_a_step(small, out, monkeypatch)
     (out / "checkpoint.json.key").unlink()
-    with pytest.warns(PaidAgainWarning, match="1 charges .* missing or damaged"):
+    with pytest.warns(PaidAgainWarning, match=r"\(1\) are lost.*missing or damaged"):
         found = small.fit(out, resume=True)
     view = read_ledger(out / "ledger.jsonl")
     batches = found.estimator.history_["batch"].tolist()

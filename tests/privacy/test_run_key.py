@@ -262,7 +262,9 @@ class TestTakingUp:
                 ledger.append(charge(3, self.COST))
         with Ledger.open(place, header=HEADER) as ledger:
             held = ledger.next_index
-            with pytest.warns(PaidAgainWarning, match=f"{held - 1} charges.*{reason}"):
+            with pytest.warns(
+                PaidAgainWarning, match=rf"\({held - 1}\) are lost.*{reason}"
+            ):
                 key = take_up_key(path, ledger, facts, past)
             assert ledger.next_index == held
             ledger.append(charge(held, self.COST))

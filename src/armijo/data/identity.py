@@ -17,6 +17,7 @@ from torch import Tensor
 from armijo.privacy.run_key import Digest
 
 _BLOCK = 1 << 23  # bytes of a table that are in memory at a time
+_PLAIN = (type(None), bool, int, float, str)
 _THREADS = ("OMP_", "MKL_", "OPENBLAS_", "BLIS_", "ATEN_", "KMP_")
 
 
@@ -32,7 +33,9 @@ def absorb(digest: Digest, value: Any) -> None:
     >>> one.digest() == other.digest()
     False
     """
-    if isinstance(value, Tensor):
+    if type(value) in _PLAIN:  # first, since most parts are such
+        _mark(digest, value)
+    elif isinstance(value, Tensor):
         _absorb_tensor(digest, value.detach().cpu())
     elif isinstance(value, np.ndarray):
         _absorb_array(digest, value)

@@ -213,8 +213,8 @@ def take_up_key(
         lost = ledger.next_index - past.charges
         if lost:
             warnings.warn(
-                f"{lost} charges after the checkpoint are lost and their steps are "
-                f"charged again, with fresh noise: {reason}.",
+                f"The charges after the checkpoint ({lost}) are lost, and their steps "
+                f"are charged again with fresh noise: {reason}.",
                 PaidAgainWarning,
                 stacklevel=2,
             )
