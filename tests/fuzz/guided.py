@@ -18,11 +18,12 @@ with atheris.instrument_imports(include=["armijo"], enable_loader_override=False
 
 from tests.fuzz.limits import bounded_memory
 from tests.fuzz.mutations import WORDS
+from tests.fuzz.target import PLANTED
 
 
 def main(name: str, folder: Path, runs: int) -> None:
     """Run so many inputs."""
-    target = TARGETS[name]
+    target = {**TARGETS, "planted": PLANTED}[name]
     corpus, place = folder / "corpus", folder / "place"
     for new in (corpus, place):
         new.mkdir()

@@ -230,6 +230,11 @@ def _repacked(draw: Any) -> bytes:
 EXPERIMENTS = {"convex": "logistic-adult", "networks": "mnist-cnn"}
 
 
+@cache
+def _wanted(kind: str) -> Experiment:
+    return experiment(EXPERIMENTS[kind], fast=True)
+
+
 def _rows(wanted: Experiment) -> list[dict[str, float]]:
     """Return the rows of one cell; a curve has two and ends at the last step."""
     values = COLUMNS[wanted.kind][len(KEY) : -1]
@@ -242,7 +247,7 @@ def _rows(wanted: Experiment) -> list[dict[str, float]]:
 
 def results(folder: Path, content: bytes, *, kind: str = "convex") -> bool:
     """Read a result file, mend it, add a row: whole cells stay, or it is refused."""
-    wanted = experiment(EXPERIMENTS[kind], fast=True)
+    wanted = _wanted(kind)
     found = Results(folder, wanted, fast=True)
     found.path.write_bytes(content)
     try:
@@ -260,7 +265,7 @@ def results(folder: Path, content: bytes, *, kind: str = "convex") -> bool:
 
 def _results(kind: str) -> bytes:
     """Return the result file of three cells."""
-    wanted = experiment(EXPERIMENTS[kind], fast=True)
+    wanted = _wanted(kind)
 
     def write(path: Path) -> None:
         found = Results(path.parent, wanted)
@@ -275,7 +280,7 @@ def builds(folder: Path, content: bytes) -> bool:
     """Note a build in a file of builds."""
     path = folder / BUILDS
     path.write_bytes(content)
-    found = Results(folder, experiment(EXPERIMENTS["convex"], fast=True))
+    found = Results(folder, _wanted("convex"))
     try:
         found.note_build()
     except ArmijoError as error:
@@ -306,25 +311,50 @@ def _targets() -> dict[str, Target]:
     builds_seed = (b'{"0123abcd": {"armijo": "0.1.0", "python": "3.11"}}\n',)
     reports = (b'{"history": [{"batch": 0}], "privacy": {"epsilon": 1.0}}',)
     return {
-        "ledger": Target(run=ledger, seeds=ledgers, guided=10_000),
+        "ledger": Target(run=ledger, seeds=ledgers, many=3000),
         "sealed ledger": Target(
             run=sealed_ledger,
             seeds=payloads[:1],
             built=_odd_lines(payloads),
-            many=10_000,
             guided=10_000,
         ),
-        "run key": Target(run=run_key, seeds=key),
-        "checkpoint": Target(run=checkpoint, seeds=state, built=odd_json(state)),
-        "training": Target(run=training, seeds=(_training(),), built=_odd_training()),
-        "convex results": Target(run=results, seeds=(_results("convex"),)),
+        "run key": Target(run=run_key, seeds=key, many=2000),
+        "checkpoint": Target(
+            run=checkpoint, seeds=state, built=odd_json(state), many=4000
+        ),
+        "training": Target(
+            run=training,
+            seeds=(_training(),),
+            built=_odd_training(),
+            many=4000,
+            guided=3000,
+        ),
+        "convex results": Target(
+            run=results, seeds=(_results("convex"),), few=60, many=1500, guided=2000
+        ),
         "network results": Target(
-            run=partial(results, kind="networks"), seeds=(_results("networks"),)
+            run=partial(results, kind="networks"),
+            seeds=(_results("networks"),),
+            few=60,
+            many=1500,
+            guided=1000,
         ),
         "builds": Target(
-            run=builds, seeds=builds_seed, built=odd_json(builds_seed), many=2000
+            run=builds,
+            seeds=builds_seed,
+            built=odd_json(builds_seed),
+            few=60,
+            many=1000,
+            guided=1000,
         ),
-        "report": Target(run=report, seeds=reports, built=odd_json(reports), many=2000),
+        "report": Target(
+            run=report,
+            seeds=reports,
+            built=odd_json(reports),
+            few=60,
+            many=1000,
+            guided=2000,
+        ),
     }
 
 

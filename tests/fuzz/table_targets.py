@@ -249,16 +249,16 @@ MODELS = (
 )
 PARQUETS = _parquet_seeds()
 TABLE_TARGETS = {
-    "csv": Target(run=csv, seeds=(CSV, *OTHER_CSVS), many=20_000, guided=20_000),
+    "csv": Target(run=csv, seeds=(CSV, *OTHER_CSVS), many=8000, guided=20_000),
     "csv.gz": Target(
         run=packed_csv,
         seeds=(gzip.compress(CSV, mtime=0),),
         built=mutated((CSV,)).map(lambda content: gzip.compress(content, 1)),
         few=100,
-        many=3000,
+        many=1500,
         guided=3000,
     ),
-    "parquet": Target(run=parquet, seeds=PARQUETS, built=_columns(), many=10_000),
-    "schema": Target(run=schema, seeds=(SCHEMA,), many=10_000, guided=10_000),
-    "model": Target(run=model, seeds=MODELS, built=odd_json(MODELS), many=10_000),
+    "parquet": Target(run=parquet, seeds=PARQUETS, built=_columns()),
+    "schema": Target(run=schema, seeds=(SCHEMA,), guided=15_000),
+    "model": Target(run=model, seeds=MODELS, built=odd_json(MODELS), guided=10_000),
 }

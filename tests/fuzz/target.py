@@ -32,7 +32,7 @@ class Target:
     run: Callable[[Path, bytes], bool]
     seeds: tuple[bytes, ...]
     built: st.SearchStrategy[bytes] | None = None
-    few: int = 200
+    few: int = 150
     many: int = 5000
     guided: int = 5000
 
@@ -46,3 +46,16 @@ class Target:
         """Run one input; anything but an answer or a refusal is raised."""
         with ended_after(PATIENCE):
             return self.run(folder, content)
+
+
+def _fragile(folder: Path, content: bytes) -> bool:
+    """Read two numbers as a careless program does."""
+    numbers = content.split(b"/")
+    try:
+        return int(numbers[0]) >= int(numbers[1])
+    except ValueError:
+        return False
+
+
+PLANTED = Target(run=_fragile, seeds=(b"6/3", b"12/4"))
+"""A reader with a defect, by which fuzzing itself is tested."""

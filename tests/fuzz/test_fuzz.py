@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from tests.fuzz.limits import bounded_memory
-from tests.fuzz.target import Target
+from tests.fuzz.limits import ROOM, Hung, bounded_memory, ended_after
+from tests.fuzz.target import PLANTED, Target
 from tests.fuzz.targets import TARGETS
 
 IN_ALL = 100_000
@@ -83,4 +83,22 @@ def test_many_inputs(folder, name):
 
 
 def test_the_slow_suite_makes_as_many_inputs_as_promised():
-    assert sum(target.many for target in TARGETS.values()) >= IN_ALL
+    made = sum(target.many + target.guided for target in TARGETS.values())
+    assert made >= IN_ALL
+
+
+class TestTheHarness:
+    """A test that cannot fail tells nothing: here is what it must notice."""
+
+    def test_a_planted_defect_is_found(self, folder):
+        with pytest.raises(IndexError):
+            fuzzed(PLANTED, folder, 1000, ())
+
+    def test_a_hang_is_ended(self, folder):
+        with pytest.raises(Hung), ended_after(0.05):
+            while True:
+                pass
+
+    def test_a_huge_allocation_is_refused(self):
+        with bounded_memory(), pytest.raises(MemoryError):
+            bytearray(2 * ROOM)

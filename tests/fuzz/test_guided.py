@@ -20,9 +20,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def guided(name: str, folder: Path, runs: int) -> int:
-    """Run the program, and return how many inputs it made without a finding."""
-    ended = subprocess.run(
+def run(name: str, folder: Path, runs: int) -> subprocess.CompletedProcess[str]:
+    """Run the program."""
+    return subprocess.run(
         [sys.executable, "-m", "tests.fuzz.guided", name, str(folder), str(runs)],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -32,6 +32,11 @@ def guided(name: str, folder: Path, runs: int) -> int:
         timeout=3600,
         check=False,
     )
+
+
+def guided(name: str, folder: Path, runs: int) -> int:
+    """Return how many inputs were made without a finding."""
+    ended = run(name, folder, runs)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
     found = re.search(r"number_of_executed_units:\s*(\d+)", ended.stderr)
     assert found is not None, ended.stderr[-3000:]
@@ -42,3 +47,10 @@ def guided(name: str, folder: Path, runs: int) -> int:
 @pytest.mark.parametrize("name", GUIDED)
 def test_guided_inputs(tmp_path, name):
     assert guided(name, tmp_path, GUIDED[name]) >= GUIDED[name]
+
+
+@pytest.mark.slow
+def test_a_planted_defect_is_found(tmp_path):
+    ended = run("planted", tmp_path, 20_000)
+    assert ended.returncode != 0
+    assert "IndexError" in ended.stdout + ended.stderr
