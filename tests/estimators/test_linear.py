@@ -34,7 +34,12 @@ def table(classes=(0, 1), rows=ROWS, seed=0):
 
 
 def model(kind=PrivateLogisticRegression, **settings):
-    small = {"method": "blsgd", "epsilon": 6.0, "gradient_rho": 0.05, "search_epsilon": 0.3}
+    small = {
+        "method": "blsgd",
+        "epsilon": 6.0,
+        "gradient_rho": 0.05,
+        "search_epsilon": 0.3,
+    }
     public = {"max_batches": 8, "classes": [0, 1], "n_rows": ROWS}
     return kind(**{**small, **public, **settings})
 
