@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, NamedTuple, NoReturn
@@ -43,8 +43,9 @@ def _words(line: str) -> bytes:
 
 
 FIT = "fit t.csv --schema schema.toml --epsilon 1 --delta 1e-5"
-OLD = f"{FIT} --out old --method blsgd --max-batches 2"
-HALF = f"{FIT} --out half --method blsgd --expected-steps 10"
+QUICK = f"{FIT} --method blsgd --rate 1 --expected-steps 0"
+OLD = f"{QUICK} --out old --max-batches 2"
+HALF = f"{QUICK} --out half"
 LINES = (
     f"{FIT} --out new",
     f"{FIT} --out new --method blsgd --rate 0.5 --expected-steps 10 --max-batches 2",
@@ -258,6 +259,35 @@ def fitted(folder: Path, content: bytes) -> bool:
         return code == 0
     finally:
         shutil.rmtree(place)
+
+
+def resumed(folder: Path, content: bytes, *, damaged: str) -> bool:
+    """Go on with a run one of whose files has any content."""
+    place = folder / "resumed"
+    shutil.copytree(_good_files(), place)
+    try:
+        (place / "half" / damaged).write_bytes(content)
+        ledger = place / "half" / "ledger.jsonl"
+        before = ledger.read_bytes()
+        ended = _ended(place, f"{HALF} --resume".split())
+        assert ledger.read_bytes().startswith(before)
+        if ended.code in (2, 3):
+            # Nothing but the record of a line that was torn before.
+            added = ledger.read_bytes()[len(before) :]
+            assert b'"charge"' not in added and b'"announce"' not in added
+        return ended.code in (0, 130)
+    finally:
+        shutil.rmtree(place)
+
+
+def resume_target(damaged: str) -> Target:
+    """Return the target for one file of an unfinished run."""
+    return Target(
+        run=partial(resumed, damaged=damaged),
+        seeds=((_good_files() / "half" / damaged).read_bytes(),),
+        few=8,
+        many=300,
+    )
 
 
 TABLE = small_frame(30).to_csv(index=False).encode()

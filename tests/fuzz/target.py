@@ -5,10 +5,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.limits import PATIENCE, ended_after
+from tests.fuzz.limits import PATIENCE, bounded_memory, ended_after
 from tests.fuzz.mutations import anything, mutated
+
+# A shared machine may be slow; an input that hangs is ended by the target.
+RELAXED = settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +53,27 @@ class Target:
         """Run one input; anything but an answer or a refusal is raised."""
         with ended_after(PATIENCE):
             return self.run(folder, content)
+
+
+def fuzzed(
+    target: Target, folder: Path, count: int, known: tuple[bytes, ...] = ()
+) -> int:
+    """Run so many inputs, and return how many there were."""
+    done = 0
+
+    @settings(RELAXED, max_examples=count)
+    @given(content=target.inputs())
+    def one(content: bytes) -> None:
+        nonlocal done
+        done += 1
+        target.survive(folder, content)
+
+    run: Callable[[], None] = one
+    for content in known:
+        run = example(content=content)(run)
+    with bounded_memory():
+        run()
+    return done
 
 
 def _fragile(folder: Path, content: bytes) -> bool:

@@ -4,23 +4,16 @@
 Each input runs with an end to its time and its memory, and warnings are errors.
 """
 
-import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
 
 from tests.fuzz.limits import ROOM, Hung, bounded_memory, ended_after
-from tests.fuzz.target import PLANTED, Target
+from tests.fuzz.target import PLANTED, fuzzed
 from tests.fuzz.targets import TARGETS
 
+pytestmark = pytest.mark.usefixtures("quick")
 IN_ALL = 100_000
-# A shared machine may be slow; an input that hangs is ended by the target.
-RELAXED = settings(
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 KNOWN = {
     "csv": (b'"', b'a"b,c"\n1,2', b"\r\r\r,\r", b",\n,\n"),
     "model": (b"[" * 100_000, b'{"format": "armijo-model", "format": "armijo-model"}'),
@@ -35,31 +28,6 @@ KNOWN = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fuzz")
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave syncing out where thousands of files are written."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
-
-
-def fuzzed(target: Target, folder: Path, count: int, known: tuple[bytes, ...]) -> int:
-    """Run so many inputs, and return how many there were."""
-    done = 0
-
-    @settings(RELAXED, max_examples=count)
-    @given(content=target.inputs())
-    def one(content: bytes) -> None:
-        nonlocal done
-        done += 1
-        target.survive(folder, content)
-
-    run: Callable[[], None] = one
-    for content in known:
-        run = example(content=content)(run)
-    with bounded_memory():
-        run()
-    return done
 
 
 @pytest.mark.parametrize("name", TARGETS)
