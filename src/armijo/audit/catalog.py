@@ -21,6 +21,7 @@ from armijo.audit.runs import RunGame, Table
 from armijo.audit.searches import SearchGame
 from armijo.objectives.linear import LinearObjective
 from armijo.optim.methods import METHODS, SETTINGS, method_settings, parameters_of
+from armijo.optim.problem import MethodSettings
 from armijo.privacy.budget import Budget, Neighboring
 
 FAR = 10.0
@@ -96,7 +97,6 @@ def run_game(
     bounded = _BOUNDED if "feature_norm" in parameters_of(method) else {}
     usual = RUNS.get(method, bounded)
     settings = method_settings(method, {**usual, **(changed or {})})
-    exchanged = settings.relation is Neighboring.REPLACE_ONE
     return RunGame(
         name=method,
         budget=budget,
@@ -107,24 +107,28 @@ def run_game(
             l2=1e-3 if settings.smooth else 0.0,
         ),
         settings=settings,
-        tables=_votes() if method == "majority" else _opposed(exchanged),
+        tables=_votes() if method == "majority" else _tables(settings),
         gaussian=method in GAUSSIAN,
         pure=method in PURE,
     )
 
 
-def _opposed(exchanged: bool) -> tuple[Table, Table]:
+def _tables(settings: MethodSettings) -> tuple[Table, Table]:
     """Return one row, and the same with a row that pulls the other way.
 
-    Where rows are exchanged, it is exchanged for one that pulls along.
+    Where rows are exchanged, it is exchanged for one that pulls along.  Where they are
+    sampled, there is no other row: whether that was drawn would only blur the sums.
     """
-    absent = [[-FAR], [-FARTHER]] if exchanged else [[-FAR]]
-    return _table(absent), _table([[-FAR], [FARTHER]])
+    if settings.relation is Neighboring.REPLACE_ONE:
+        return _table([[-FAR], [-FARTHER]]), _table([[-FAR], [FARTHER]])
+    if getattr(settings, "rate", 1.0) < 1:
+        return _table([]), _table([[FARTHER]])
+    return _table([[-FAR]]), _table([[-FAR], [FARTHER]])
 
 
 def _table(rows: list[list[float]]) -> Table:
     """Return rows of the first class."""
-    return np.array(rows), np.ones(len(rows))
+    return np.reshape(rows, (-1, 1)).astype(float), np.ones(len(rows))
 
 
 def _votes() -> tuple[Table, Table]:

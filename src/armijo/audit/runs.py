@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Games for runs of every method: the same loop, gate and accountant as always.
 
-Rows have one feature and no intercept, so that a gradient is one number.  There is one
-row that stays; the row in question pulls the other way as far as it may.  Both are far
+Rows have one feature and no intercept, so that a gradient is one number.  The row in
+question pulls against a row that stays (none where rows are sampled).  Both are far
 longer than the clips, and steps are so short that they stay so: each query then moves
 by its whole sensitivity at every step, which is what the accountant reckons with.
 """
