@@ -11,8 +11,8 @@ from typing import NoReturn
 
 ROOM = 2 << 30
 """Bytes of address space that an input of a few kilobytes may ask for."""
-PATIENCE = 120
-"""Seconds after which an input counts as one that hangs, on a busy machine too."""
+PATIENCE = 60
+"""Seconds of computing after which an input counts as one that hangs."""
 _STATM = Path("/proc/self/statm")
 
 
@@ -37,16 +37,16 @@ def bounded_memory() -> Iterator[None]:
 
 @contextmanager
 def ended_after(seconds: float, ending: type[BaseException] = Hung) -> Iterator[None]:
-    """Raise inside the block once it took so long."""
+    """Raise inside the block once it computed so long, however busy the machine."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         raise ending
 
-    before = signal.signal(signal.SIGALRM, end)
-    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGPROF, end)
+    left, _ = signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        signal.setitimer(signal.ITIMER_REAL, left)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+        signal.setitimer(signal.ITIMER_PROF, left)  # of a block around this one
