@@ -229,7 +229,7 @@ def test_a_search_without_success_takes_the_fallback_step():
 
 
 def test_budgets_do_not_grow_in_network_mode():
-    training = prepared(seed=1, budget=AMPLE, options=FAILING).run()
+    training = prepared(method="blsgd", seed=1, budget=AMPLE, options=FAILING).run()
     fallbacks = [r for r in training.records if r.step_size == r.step_max * 0.8]
     assert len(fallbacks) >= 3
     (rho,) = {record.gradient_rho for record in training.records}
@@ -240,7 +240,7 @@ def test_budgets_do_not_grow_in_network_mode():
 
 def test_adaptation_is_an_option_and_stops_in_time():
     options = {**FAILING, "adapt": "always", "fallback": False, "budget_growth": 2.0}
-    training = prepared(seed=1, budget=AMPLE, options=options).run()
+    training = prepared(method="blsgd", seed=1, budget=AMPLE, options=options).run()
     rhos = [record.gradient_rho for record in training.records]
     assert rhos == sorted(rhos) and rhos[-1] > rhos[0]
     assert len(rhos) < STEPS

@@ -22,7 +22,7 @@ class PrivateLogisticRegression(PrivateLinearClassifier):
     >>> X = np.repeat([[0.0, 1.0], [1.0, 0.0]], 500, axis=0)
     >>> y = np.repeat([0, 1], 500)
     >>> model = PrivateLogisticRegression(
-    ...     epsilon=2.0, expected_steps=20, classes=[0, 1], n_rows=1000
+    ...     epsilon=2.0, classes=[0, 1], n_rows=1000
     ... )
     >>> model.fit(X, y).score(X, y)
     1.0

@@ -56,10 +56,10 @@ class Results:
 
     def table(self) -> pd.DataFrame:
         """Return the rows of whole cells: what a kill cut short is left out."""
-        found = self._rows()
+        found = self._whole()
         return found[self._finished(found)].reset_index(drop=True)
 
-    def _rows(self) -> pd.DataFrame:
+    def _whole(self) -> pd.DataFrame:
         """Read every line that has its end."""
         whole = _whole_lines(self.path)
         if not whole:
@@ -121,7 +121,7 @@ class Results:
         if not self.path.exists():
             return
         header, *lines = _whole_lines(self.path).splitlines(keepends=True) or [b""]
-        finished = self._finished(self._rows())
+        finished = self._finished(self._whole())
         kept = header + b"".join(
             line for line, whole in zip(lines, finished, strict=True) if whole
         )

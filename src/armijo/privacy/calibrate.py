@@ -56,7 +56,7 @@ def _filter_epsilon(step: Mechanism, steps: int, delta: float) -> float:
     return smallest_epsilon(lambda orders: steps * step.rdp(orders), delta)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=256, typed=True)
 def noise_multiplier_for(
     budget: Budget,
     *,
