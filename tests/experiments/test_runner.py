@@ -36,9 +36,10 @@ def test_all_cells_are_run_once_and_then_none(tmp_path, made_up):
     every = [astuple(cell) for cell in experiment(NAME, fast=True).cells()]
     first = run(tmp_path)
     assert first.new == len(every) and first.waiting == 0
-    assert keys(tmp_path) == every
+    # Two that end at the same time are written in any order.
+    assert sorted(keys(tmp_path)) == sorted(every)
     assert run(tmp_path).new == 0
-    assert [astuple(cell) for cell, _ in made_up] == every
+    assert sorted(astuple(cell) for cell, _ in made_up) == sorted(every)
 
 
 def test_only_missing_cells_are_run(tmp_path, made_up):
@@ -59,10 +60,10 @@ def test_cells_get_the_parameters_of_their_line_and_setting(tmp_path, made_up):
     run(tmp_path, "logistic-adult")
     options = {(cell.line, cell.setting): given for cell, given in made_up}
     assert options["ObjPert", "-"] == {"feature_norm": 1.0}
-    assert options["DP-SGD", "grad_clip=3.0 steps=20 step_size=4.0"] == {
+    assert options["DP-SGD", "grad_clip=3.0 steps=20 step_size=1.0"] == {
         "grad_clip": 3.0,
         "steps": 20,
-        "step_size": 4.0,
+        "step_size": 1.0,
     }
 
 
@@ -109,7 +110,7 @@ def test_progress_counts_what_was_done_before(tmp_path, made_up):
 def test_hindsight_takes_the_setting_with_the_best_mean(tmp_path):
     grid = experiment("zero-tuning-grid", fast=True)
     results = Results(tmp_path, grid, fast=True)
-    chosen = "grad_clip=1.0 steps=20 step_size=4.0"
+    chosen = "grad_clip=1.0 steps=20 step_size=1.0"
     row = dict.fromkeys(("gradients", "objectives", "batches", "updates"), 1)
     cells = list(grid.cells())
     for cell in cells[:-1]:
