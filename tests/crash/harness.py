@@ -159,8 +159,13 @@ def kills(subject: Subject, place: Path, count: int, seed: int) -> dict[str, int
     return {"kills": done, "runs": runs}
 
 
-def faults(subject: Subject, place: Path, again: int, seed: int) -> dict[str, int]:
-    """Fail each call once in each way; then ``again`` runs with two failing calls."""
+def faults(
+    subject: Subject, place: Path, again: int, seed: int, most: int = sys.maxsize
+) -> dict[str, int]:
+    """Fail each call once in each way; then ``again`` runs with two failing calls.
+
+    Of more than ``most`` cases, so many are drawn.
+    """
     draw = random.Random(seed)
     reference, _, calls = whole_run(subject, place)
     cases = [
@@ -169,10 +174,13 @@ def faults(subject: Subject, place: Path, again: int, seed: int) -> dict[str, in
         for number, name in enumerate(calls, 1)
         if name in names
     ]
-    single = len(cases)
-    for _ in range(again):
-        fault, number, _ = draw.choice(cases[:single])
-        cases.append((fault, number, draw.randint(1, len(calls))))
+    twice = [
+        (fault, number, draw.randint(1, len(calls)))
+        for fault, number, _ in draw.choices(cases, k=again)
+    ]
+    if most < len(cases):
+        cases = draw.sample(cases, most)
+    cases += twice
     died = refused = 0
     for place_number, (fault, number, second) in enumerate(cases):
         every = 5.0 if second else 0.0
@@ -213,6 +221,7 @@ def main() -> None:
     parser.add_argument("what", choices=["kills", "faults", "broken"])
     parser.add_argument("--subject", choices=SUBJECTS, action="append")
     parser.add_argument("--count", type=int, default=60, help="kills of each subject")
+    parser.add_argument("--most", type=int, default=sys.maxsize, help="single faults")
     parser.add_argument("--again", type=int, default=20, help="runs with two faults")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
@@ -229,7 +238,8 @@ def main() -> None:
             if asked.what == "kills":
                 found[name] = kills(subject, own, asked.count, asked.seed)
             elif asked.what == "faults":
-                found[name] = faults(subject, own, asked.again, asked.seed)
+                counts = (asked.again, asked.seed, asked.most)
+                found[name] = faults(subject, own, *counts)
             else:
                 found[name] = broken(subject, own, asked.seed)
     print(json.dumps(found))

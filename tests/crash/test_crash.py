@@ -64,10 +64,18 @@ def test_hundreds_of_kills():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [LINEAR, PLANNED, NETWORK, PROGRAM])
+@pytest.mark.parametrize("name", [LINEAR, PLANNED, NETWORK])
 def test_two_faults_one_after_the_other(name):
     found = harness("faults", "--subject", name, "--again", "150", "--seed", "1")[name]
     assert found["runs"] > 150 + 2 * found["calls"]
+
+
+@pytest.mark.slow
+def test_faults_of_the_program():
+    words = ["--most", "80", "--again", "20", "--seed", "1"]
+    found = harness("faults", "--subject", PROGRAM, *words)[PROGRAM]
+    assert found["runs"] == 100
+    assert found["died"] + found["refused"] >= 80
 
 
 @pytest.mark.slow
