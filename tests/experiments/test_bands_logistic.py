@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fast versions against stored bands: logistic regression."""
+
+import pytest
+
+from armijo.experiments import experiment, experiment_names
+from tests.experiments.bands import outside, run_fast, stored
+
+NAMES = [name for name in experiment_names() if experiment(name).group == "logistic"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_fast_version_stays_in_its_bands(name, tmp_path):
+    assert outside(run_fast(name, tmp_path), stored()[name]) == []
