@@ -9,7 +9,7 @@ from armijo.audit.catalog import AUDITS, GAMES, one_run
 from armijo.audit.games import FEWEST_TRIALS, Outcome, play_game
 from armijo.privacy.budget import Budget
 
-TRIALS, FAST_TRIALS = 2000, 400
+TRIALS, FAST_TRIALS = 2000, 300
 """Releases on each data set of a game."""
 
 CANARIES_PER_TRIAL = 10

@@ -39,7 +39,7 @@ def audit(
         typer.Option(help="Releases on each of two data sets (default 2000)."),
     ] = None,
     fast: Annotated[
-        bool, typer.Option("--fast", help="400 trials: about a minute.")
+        bool, typer.Option("--fast", help="300 trials: about a minute.")
     ] = False,
     confidence: Annotated[
         float, typer.Option(help="With which all bounds hold together.")
