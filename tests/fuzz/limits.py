@@ -21,14 +21,14 @@ class Hung(BaseException):
 
 
 @contextmanager
-def bounded_memory() -> Iterator[None]:
+def bounded_memory(room: int = ROOM) -> Iterator[None]:
     """Refuse allocations far above what the process has (where it can be known)."""
     if not _STATM.exists():
         yield
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     used = int(_STATM.read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (used + room, hard))
     try:
         yield
     finally:

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What fuzzing found, one small input each, so that it stays found."""
 
+import gzip
 import io
 import json
+import resource
+import signal
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +27,8 @@ from armijo.privacy.plan_noise import best_share
 from armijo.privacy.run_key import RunKey
 from armijo.privacy.subsampling import Subsampled
 from armijo.tables import read_table
-from tests.cli.conftest import armijo  # noqa: F401 (a fixture)
+from tests.cli.conftest import armijo, small, trained  # noqa: F401 (fixtures)
+from tests.fuzz.limits import bounded_memory
 from tests.fuzz.run_targets import RUN, RUN_TARGETS, builds, report, results
 from tests.fuzz.table_targets import written
 from tests.optim.test_checkpoint import some_state
@@ -46,6 +50,38 @@ class TestTables:
         path.write_bytes(written(pa.table({"a": column})))
         with pytest.raises(TableError, match=r"t\.parquet: Expected columns of"):
             read_table(path)
+
+    def test_a_packed_file_that_unpacks_to_more_than_the_memory(self, tmp_path):
+        path = tmp_path / "t.csv.gz"
+        path.write_bytes(gzip.compress(bytes(1 << 24)) * 40)
+        with (
+            bounded_memory(room=1 << 28),
+            pytest.raises(TableError, match=r"t\.csv\.gz: .* fits into memory"),
+        ):
+            read_table(path)
+
+
+@pytest.mark.parametrize("command", ["schema", "predict"])
+def test_what_a_full_disk_cuts_is_not_left(
+    armijo,  # noqa: F811
+    small,  # noqa: F811
+    trained,  # noqa: F811
+    tmp_path,
+    command,
+):
+    out = tmp_path / "out"
+    given = {"schema": [small.csv], "predict": [trained, small.csv]}[command]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        found = armijo(command, *given, "--out", out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert found.code == 2 and "File too large" in found.err
+    assert list(tmp_path.iterdir()) == []
+    assert armijo(command, *given, "--out", out).code == 0 and out.stat().st_size > 100
 
 
 class TestCheckpoints:

@@ -104,11 +104,14 @@ def fit(folder: Path, number: int) -> dict[str, Any]:
         **parameters,
     ).fit_resumable(ROWS, LABELS, checkpoint=checkpoint)
     weights = np.append(model.coef_, model.intercept_)
+    directions = model.history_["direction_norm"].to_numpy(dtype=np.float64)
     return {
         "ledger": ledger.name,
         "charges": charges,
         "batches": model.n_iter_,
+        "moved": bool(weights.any()),
         "weights": _digest(weights.tobytes()),
+        "directions": [_digest(norm.tobytes()) for norm in directions],
         "epsilon_spent": model.privacy_.epsilon_spent,
     }
 

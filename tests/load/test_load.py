@@ -58,8 +58,11 @@ def every_charge_is_in_its_ledger(folder: Path, found: list[Any]) -> None:
 def no_two_draws_are_equal(found: list[Any]) -> None:
     """Check that keys, streams, words and what was released are all different."""
     fits = gathered(found, "fits")
-    released = [fit["weights"] for fit in fits]
-    assert len(set(released)) == len(released)
+    # A search that accepts no step leaves the weights at zero, whatever its noise.
+    released = [fit["weights"] for fit in fits if fit["moved"]]
+    assert len(set(released)) == len(released) > 0.9 * len(fits)
+    norms = gathered(fits, "directions")
+    assert len(set(norms)) == len(norms) >= 2 * len(fits)
     for name in ("run_keys", "stream_keys", "system_words"):
         drawn = gathered(found, name)
         assert len(set(drawn)) == len(drawn) >= len(fits) // 2, name

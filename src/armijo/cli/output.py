@@ -2,8 +2,10 @@
 """What commands print: one JSON object, or a readable table; errors on stderr."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -26,6 +28,17 @@ def emit(result: Mapping[str, object], *, title: str, as_json: bool) -> None:
 def emit_json(result: Mapping[str, object]) -> None:
     """Print exactly one JSON object on standard output."""
     sys.stdout.write(json.dumps(result, allow_nan=False) + "\n")
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a file that is not there yet, whole or not at all."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with draft.open("w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _readable(value: object) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from armijo import _validate
-from armijo.cli.output import emit, warn
+from armijo.cli.output import emit, warn, write_new
 from armijo.cli.progress import fit_progress
 from armijo.errors import TableError
 
@@ -43,7 +43,7 @@ def schema(
     elif out.exists():
         raise TableError(f"The file {out} exists; name another or remove it.")
     else:
-        out.write_text(text, encoding="utf-8")
+        write_new(out, text)
     warn(
         "bounds, categories and classes in this draft were read from the data and are "
         "not private. Replace them by public knowledge, then set reviewed = true."
@@ -247,7 +247,11 @@ def predict(
     if out is not None and out.exists():
         raise TableError(f"The file {out} exists; name another or remove it.")
     frame = predict_table(model, table, probabilities=probabilities)
-    frame.to_csv(sys.stdout if out is None else out, index=False)
+    text = frame.to_csv(index=False)
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        write_new(out, text)
 
 
 def show(

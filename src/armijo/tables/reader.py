@@ -91,6 +91,11 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
         raise TableError(
             f"{path}: Expected a file to read, got: {reason}; check the path."
         ) from None
+    except MemoryError:
+        raise TableError(
+            f"{path}: Expected a table that fits into memory, got a larger one; is "
+            "this the right file?"
+        ) from None
 
 
 def _to_frame(table: pa.Table) -> pd.DataFrame:
