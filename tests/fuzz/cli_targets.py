@@ -88,6 +88,7 @@ VALUES = (
     *("", "-", "--", "=", "\udcff", "é", "\n", "x" * 300, "[" * 2000, "{}", "null"),
     *("t.csv", "schema.toml", "old", "half", "new", ".", "none.csv"),
     *("steps=2", "steps=1e9", "steps=null", 'epsilon="1"', "noise=[1]", "a.b=c", "=1"),
+    *("steps=" + "[" * 2000, "steps=1e400", "steps=NaN", "grad_clip=0"),
     *("logistic", "svm", "paper", "sound", "adult", "mnist", "step", "logistic-adult"),
     *METHODS,
 )

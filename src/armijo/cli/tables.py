@@ -173,7 +173,7 @@ def _parsed(text: str) -> tuple[str, Any]:
         raise ValueError(f"Expected --option NAME=VALUE, got {text!r}.")
     try:
         return name, json_module.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return name, value
 
 
