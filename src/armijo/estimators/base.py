@@ -83,7 +83,8 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
         X, y : arrays
             As in :meth:`fit`.
         checkpoint : path or None
-            Written at the start, every few seconds and when the run ends.
+            Written at the start, every few seconds and when the run ends.  With a
+            ledger, the secret key of the run lies beside it until the run has ended.
         fingerprint : mapping or None
             Public JSON values that ledger and checkpoint must share with the run.
         resume : bool

@@ -321,7 +321,7 @@ def train(
         A seeded run repeats and carries no guarantee.
     ledger, checkpoint : path or None
         Files for the charges and for resuming; a checkpoint alone gets its ledger
-        beside it.
+        beside it, where the secret key of the run lies, too, until the run has ended.
     checkpoint_every : int
         Steps between checkpoints.
     resume : bool
