@@ -82,6 +82,7 @@ class BLSGD(SearchSettings):
         _validate.choice(("plain", "weighted"), average=self.average)
         _validate.open_unit(angle_decay=self.angle_decay)
         _validate.positive(angle_high=self.angle_high, angle_low=self.angle_low)
+        _validate.finite(clip_decay=self.clip_decay)
         if not 0 <= self.clip_decay < 1:
             raise ValueError(
                 f"Expected 0 <= clip_decay < 1, got {self.clip_decay!r}; give the "

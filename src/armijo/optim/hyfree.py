@@ -89,6 +89,7 @@ class HyFreeSettings(MethodSettings):
         )
         _validate.non_negative(significance=self.significance)
         for name in ("noise_growth", "step_change"):
+            _validate.finite(**{name: getattr(self, name)})
             if not getattr(self, name) > 1:
                 raise ValueError(f"Expected {name} > 1, got {getattr(self, name)!r}.")
 

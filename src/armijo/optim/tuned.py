@@ -9,7 +9,7 @@ tells about the number of runs; like all running times it is not protected.)
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -234,8 +234,8 @@ class TunedSGDSettings(MethodSettings):
         _validate.at_least(1, steps=self.steps)
         for name in ("step_sizes", "grad_clips"):
             values = getattr(self, name)
-            if not len(values):
-                raise ValueError(f"Expected at least one of {name}, got none.")
+            if not isinstance(values, Collection) or not len(values):
+                raise ValueError(f"Expected {name} to be numbers, got {values!r}.")
             for place, value in enumerate(values):
                 _validate.positive(**{f"{name}[{place}]": value})
         _validate.finite(repetitions=self.repetitions)

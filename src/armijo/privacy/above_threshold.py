@@ -26,6 +26,7 @@ from armijo.privacy.partial_shift import (
 SAFETY = 1 + 1e-6
 """Covers what numerical maximization may miss of a supremum (relative)."""
 
+_LEAST_SCALE = 1e-30  # less noise is none: its costs would overflow
 _SHIFTS = {"laplace": 64, "gaussian": 16}
 _CAPPED_LAPLACE_UP_TO = 12  # V_12 is within some percent of V_inf: longer is waste
 
@@ -108,7 +109,7 @@ class AboveThreshold:
     def rdp(self, orders: FloatArray) -> FloatArray:
         """Bound the Renyi divergence at each order (docs/proofs.md, A)."""
         a = np.atleast_1d(np.asarray(orders, dtype=float))
-        if self.query_scale == 0:
+        if min(self.query_scale, self.threshold_scale or math.inf) < _LEAST_SCALE:
             return np.full(np.shape(orders), np.inf)
         curve = _curve(self, tuple(a.tolist()))
         return curve.reshape(np.shape(orders)).copy()

@@ -186,7 +186,8 @@ class _GaussianStep:
         if not scan:
             self.x = self.x + self.drift  # where it went last time, it goes on to go
         for _ in range(8):
-            value, gain = self._newton(log_v[self.owner])
+            with np.errstate(over="ignore", invalid="ignore"):  # hazards without noise
+                value, gain = self._newton(log_v[self.owner])
             best = np.maximum(best, self._per_problem(value))
             leader = np.maximum(np.tile(best.reshape(2, -1).max(axis=0), 2), log_v)
             if np.all(value + gain <= leader[self.owner] * (1 + 1e-10)):
