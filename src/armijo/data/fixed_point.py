@@ -113,15 +113,34 @@ def _sparse_sum(outer: OuterProduct, bound: float) -> IntArray:
     size = coefficients.shape[1] * (X.shape[1] + (outer.constant != 0))
     norms = _norms(coefficients, row_norms(X), outer.constant)
     scaled = _scaled(coefficients, norms, bound, size)
-    length = np.diff(X.indptr)
-    kept = np.where(np.repeat(np.isfinite(norms), length), X.data, 0.0)
+    sound = None if math.isfinite(norms.sum()) else np.isfinite(norms)
     sums = []
     for column in scaled.T:
-        entries = np.rint(np.repeat(column, length) * kept)
-        sums.append(np.bincount(X.indices, weights=entries, minlength=X.shape[1]))
+        sums.append(_sparse_column_sums(X, column, sound))
         if outer.constant != 0:
             sums.append(np.rint(column * outer.constant).sum(keepdims=True))
     return np.concatenate(sums).astype(np.int64)
+
+
+def _sparse_column_sums(
+    X: Any, factors: FloatArray, sound: NDArray[np.bool_] | None
+) -> FloatArray:
+    """Round each row times its factor and add up, some rows at a time."""
+    total = np.zeros(X.shape[1])
+    height = max(1, max(_BLOCK // 4, 8 * X.shape[1]) * X.shape[0] // max(X.nnz, 1))
+    for start in range(0, X.shape[0], height):
+        ends = X.indptr[start : start + height + 1]
+        part, length = slice(ends[0], ends[-1]), np.diff(ends)
+        entries = np.repeat(factors[start : start + height], length)
+        values = X.data[part]
+        if sound is not None:
+            values = np.where(
+                np.repeat(sound[start : start + height], length), values, 0.0
+            )
+        entries *= values
+        np.rint(entries, out=entries)
+        total += np.bincount(X.indices[part], weights=entries, minlength=total.size)
+    return total
 
 
 def _norms(

@@ -144,8 +144,9 @@ def row_norms(X: Matrix) -> FloatArray:
 def _plain_norms(X: Matrix) -> FloatArray:
     """Return the norm of each row, the same whatever rows are beside it."""
     if sparse.issparse(X):
-        squares = X.astype(np.float64).power(2)
-        return np.sqrt(np.asarray(squares.sum(axis=1), dtype=float).ravel())
+        squares = np.square(X.data, dtype=np.float64)
+        entries = sparse.csr_array((squares, X.indices, X.indptr), shape=X.shape)
+        return np.sqrt(entries @ np.ones(X.shape[1]))
     # One contiguous layout, and a reduction that goes along each row on its own; in
     # blocks, since a table that is not float64 is copied.
     norms = np.empty(X.shape[0])
