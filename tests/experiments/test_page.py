@@ -22,8 +22,10 @@ from armijo.experiments.page import (
 )
 from armijo.experiments.results import BUILDS, build
 from armijo.experiments.summary import Part, in_group, load_parts, mean_of
-from armijo.experiments.tables import (
-    tables_page,
+from armijo.experiments.tables import tables_page
+from armijo.experiments.tables_tuning import (
+    ablation_table,
+    robust_table,
     zero_tuning_networks_table,
     zero_tuning_table,
 )
@@ -163,3 +165,37 @@ def test_the_zero_tuning_table_counts_wins_and_misses():
     assert len(body) == 36
     low = next(row for row in body if row[2] == "0.2")
     assert low[-1].startswith("-0.0100")
+
+
+def measured(name, accuracy):
+    """An experiment whose every run has the accuracy of its cell."""
+    wanted = experiment(name)
+    rows = [{**vars(cell), "accuracy": accuracy(cell)} for cell in wanted.cells()]
+    return Part(experiment=wanted, table=pd.DataFrame(rows))
+
+
+def test_the_robust_table_names_the_lowest_cell():
+    def accuracy(cell):
+        low = (cell.dataset, cell.model, cell.epsilon) == ("bank/16", "svm", 0.1)
+        return 0.7 if cell.line == "majority" else 0.7 - 0.02 * low + 0.01 * (not low)
+
+    table = robust_table(measured("zero-tuning-small", accuracy))
+    assert "Lowest of 72 cells: -0.0200" in table
+    assert "(Bank/16, SVM, epsilon 0.1)" in table
+    body = cells_of(table)[2:]
+    assert len(body) == 12
+    assert body[0][2].startswith("0.7000")
+    assert body[0][3].startswith("0.7100")
+
+
+def test_the_ablation_table_pairs_each_line_with_the_whole_method():
+    def accuracy(cell):
+        return 0.8 + 0.01 * cell.fold - 0.005 * (cell.line == "auto, last iterate")
+
+    body = cells_of(ablation_table(measured("zero-tuning-ablation", accuracy)))[2:]
+    assert body[0][0] == "auto"
+    assert body[0][-1] == ""
+    leads = {row[0]: row[-1] for row in body[1:]}
+    assert leads.pop("auto, last iterate").startswith("-0.0050 ± 0.0000")
+    assert all(lead.startswith("+0.0000") for lead in leads.values())
+    assert body[0][1] == "0.8450"

@@ -35,7 +35,7 @@ def test_every_file_is_an_experiment_and_the_other_way_around():
 def test_every_experiment_is_read_and_names_what_exists(name, fast):
     wanted = experiment(name, fast=fast)
     assert wanted.name == name and wanted.title and wanted.group
-    assert set(wanted.datasets) <= set(datasets.DATASETS)
+    assert set(wanted.published()) <= set(datasets.DATASETS)
     for line in wanted.lines:
         assert line.method in METHODS or wanted.kind == "networks"
         assert line.best_of is None or line.best_of in experiment_names()

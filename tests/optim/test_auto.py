@@ -43,10 +43,11 @@ def table(n=600, d=4, seed=0, positive=0.5, scale=1.0):
     return X * scale, y
 
 
-def silent(X, y, steps=300, norm=None, **settings):
+def silent(X, y, steps=300, norm=None, average=True, **settings):
     """Run without noise; return the weights and the states."""
     found = problem(X.shape[1], X.shape[0], **settings)
-    method = AutoSettings(steps=steps, feature_norm=norm).with_noise(0.0, found)
+    choices = AutoSettings(steps=steps, feature_norm=norm, average=average)
+    method = choices.with_noise(0.0, found)
     data = PrivateDataset(X, y, n_rows=len(y), accountant=FreeAccountant())
     start = method.init(torch.zeros(found.objective.size, dtype=torch.float64))
     batches = sum(count for _, count in method.schedule())
@@ -142,8 +143,9 @@ class TestBudget:
 
     @pytest.mark.parametrize("steps", [1, 2, 7, 30, 100])
     @pytest.mark.parametrize("norm", [None, 1.0])
-    def test_shares_add_up_to_one_gaussian(self, steps, norm):
-        settings = AutoSettings(steps=steps, feature_norm=norm)
+    @pytest.mark.parametrize("search", [0.0, 0.05])
+    def test_shares_add_up_to_one_gaussian(self, steps, norm, search):
+        settings = AutoSettings(steps=steps, feature_norm=norm, search_share=search)
         method = settings.with_noise(3.0, problem())
         total = sum(
             count * float(mechanism.rdp(np.array([2.0]))[0])
@@ -169,7 +171,9 @@ class TestBudget:
         [
             {"steps": 0},
             {"feature_norm": -1.0},
-            {"search_share": 0.0},
+            {"norm_share": 0.0},
+            {"search_share": -0.1},
+            {"first_step": 0.0},
             {"center_share": 0.95},
         ],
     )
@@ -242,6 +246,20 @@ class TestRun:
         assert all(1 <= size <= 32 for size in sizes)
         ratios = {b / a for a, b in zip([8.0, *sizes], sizes, strict=False)}
         assert ratios <= {0.5, 1.0, 2.0}
+
+    def test_without_a_search_the_step_stays(self):
+        X, y = table(n=4000)
+        options = {"search_share": 0.0, "first_step": 3.0}
+        found = solve(X, y, method="auto", budget=BUDGET, options=options, seed=3)
+        sizes = {record.step_size for record in found.records if record.step_size}
+        assert sizes == {3.0}
+        assert found.objective_evaluations == 0
+
+    def test_without_an_average_the_model_is_the_last_point(self):
+        X, y = table()
+        last = silent(X, y, steps=5, average=False)[-1]
+        weights = last.point.numpy()[:-1] / last.radius
+        assert last.w.numpy()[:-1] == pytest.approx(weights, rel=1e-12)
 
     def test_relations_of_the_estimators(self):
         X, y = table()

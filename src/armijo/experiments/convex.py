@@ -15,30 +15,38 @@ from armijo import datasets
 from armijo.data.query import Matrix, clipped_rows
 from armijo.errors import BudgetExceeded, PrivacyLeakWarning
 from armijo.estimators.solve import Solution, solve
-from armijo.experiments.spec import Cell, Experiment, Line
-from armijo.experiments.stand_ins import table_like
+from armijo.experiments.spec import Cell, Experiment, Line, MadeTable
+from armijo.experiments.stand_ins import made_table, table_like
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.budget import Budget
 
 FOLDS = 10
 L2 = 1e-3
 _SPARSE = 0.3
+Table = tuple[Matrix, Any]
 
 
 @lru_cache(maxsize=4)
-def _table(name: str, rows: int | None, stand_in: bool) -> tuple[Matrix, Any]:
-    """Return features and labels -1, +1."""
-    data = table_like(name, rows) if stand_in else datasets.load(name)
-    return data.X[:rows], 2.0 * data.y[:rows] - 1.0
+def _table(wanted: str | MadeTable, rows: int | None, stand_in: bool) -> Table:
+    """Return features and labels -1, +1; of "name/4" every fourth row."""
+    if isinstance(wanted, MadeTable):
+        X, y = made_table(wanted)
+    else:
+        name, _, part = wanted.partition("/")
+        data = table_like(name, rows) if stand_in else datasets.load(name)
+        X, y = data.X[:: int(part or 1)], data.y[:: int(part or 1)]
+    return X[:rows], 2.0 * y[:rows] - 1.0
 
 
 @lru_cache(maxsize=2)
-def _fold(name: str, rows: int | None, stand_in: bool, number: int) -> tuple[Any, ...]:
+def _fold(
+    wanted: str | MadeTable, rows: int | None, stand_in: bool, number: int
+) -> tuple[Any, ...]:
     """Return the two sides of a fold, copied once for all its cells.
 
     The codes of categories are mostly zeros, which CSR rows leave out.
     """
-    X, y = _table(name, rows, stand_in)
+    X, y = _table(wanted, rows, stand_in)
     train, test = datasets.folds(len(y), FOLDS, seed=0)[number]
     if np.count_nonzero(X) < _SPARSE * X.size:
         X = sparse.csr_array(X)
@@ -54,7 +62,8 @@ def run_convex(
     private run.  The objective is unclipped, with the penalty, on the training side
     (``hinge`` for every line of an SVM figure).
     """
-    X, y, X_test, y_test = _fold(cell.dataset, experiment.rows, stand_in, cell.fold)
+    wanted = experiment.made.get(cell.dataset, cell.dataset)
+    X, y, X_test, y_test = _fold(wanted, experiment.rows, stand_in, cell.fold)
     line = experiment.line(cell.line)
     begun = time.process_time()
     found = _solve(experiment, cell, line, options, X, y)

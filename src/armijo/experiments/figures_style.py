@@ -85,8 +85,11 @@ def dataset_name(name: str) -> str:
 
     >>> dataset_name("acs-national")
     'US census (ACS), not IPUMS-US'
+    >>> dataset_name("adult/4")
+    'Adult/4'
     """
-    return DATASETS.get(name, name).replace("\n", ", ")
+    whole, *parts = name.split("/")
+    return "/".join([DATASETS.get(whole, whole).replace("\n", ", "), *parts])
 
 
 def shown(label: str) -> str:

@@ -14,11 +14,13 @@ from pathlib import Path
 from armijo.errors import ArmijoError
 from armijo.experiments import claims_methods, claims_networks, claims_parameters
 from armijo.experiments.claims import NOT_RUN, found_of
+from armijo.experiments.markdown import markdown
 from armijo.experiments.results import BUILDS
 from armijo.experiments.spec import KEY, experiment, experiment_names
 from armijo.experiments.summary import Part, in_group, seconds_of
-from armijo.experiments.tables import (
-    markdown,
+from armijo.experiments.tables_tuning import (
+    ablation_table,
+    robust_table,
     zero_tuning_networks_table,
     zero_tuning_table,
 )
@@ -109,15 +111,29 @@ def blocks_of(
 ) -> dict[str, str]:
     """Return the content of every measured part of the page."""
     tuning = in_group(parts, "zero-tuning")
+    ablation = in_group(parts, "zero-tuning-ablation")
     networks = zero_tuning_networks_table(in_group(parts, *NETWORKS_TUNING))
     return {
         "claims": claims_table(parts),
         "figures": figures_list(drawn, page),
         "zero-tuning": zero_tuning_table(tuning[0]) if tuning else f"{NOT_RUN}.",
+        "zero-tuning-robust": _robust_tables(in_group(parts, "zero-tuning-robust")),
+        "zero-tuning-ablation": ablation_table(ablation[0])
+        if ablation
+        else f"{NOT_RUN}.",
         "zero-tuning-networks": networks or f"{NOT_RUN}.",
         "runs": runs_table(parts),
         "versions": versions_table(parts, results),
     }
+
+
+def _robust_tables(parts: Sequence[Part]) -> str:
+    """Return one table for each experiment on other tables."""
+    tables = (
+        f"**{each.experiment.title}** (`{each.experiment.name}`). {robust_table(each)}"
+        for each in parts
+    )
+    return "\n\n".join(tables) or f"{NOT_RUN}."
 
 
 def filled(text: str, blocks: Mapping[str, str], page: Path) -> str:

@@ -86,7 +86,7 @@ def reproduce(
     """
     wanted = experiment(name, fast=fast)
     if stand_in is None:
-        stand_in = fast and not all(map(datasets.available, wanted.datasets))
+        stand_in = fast and not all(map(datasets.available, wanted.published()))
     results = Results(folder, wanted, fast=fast)
     with _alone(results.path):
         results.mend()

@@ -74,6 +74,26 @@ class Cell:
         return int.from_bytes(blake2b(name.encode(), digest_size=4).digest()) >> 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class MadeTable:
+    """A generated table with other sizes than those at hand.
+
+    Attributes
+    ----------
+    rows, columns : int
+        Its size.
+    positive : float
+        The share of the positive class.
+    scale : float
+        What all features are multiplied by.
+    """
+
+    rows: int
+    columns: int
+    positive: float
+    scale: float
+
+
 KEY = tuple(each.name for each in fields(Cell))
 """The columns by which a result file knows a cell."""
 
@@ -89,7 +109,7 @@ class Experiment:
     kind : {"convex", "networks"}
         What a cell trains.
     datasets, models : tuple of str
-        Data sets, and losses or names of networks.
+        Data sets ("adult/4" is every fourth row of it), and losses or networks.
     lines : tuple of Line
         The methods.
     epsilons, delta : tuple of float, float
@@ -106,6 +126,8 @@ class Experiment:
         Length, sampling ratio and grid of evaluations of a network's run.
     rows : int or None
         Keep only so many rows, for fast versions.
+    made : mapping
+        Data sets that are generated, by name: see :class:`MadeTable`.
     """
 
     name: str
@@ -125,6 +147,12 @@ class Experiment:
     rate: float = 0.1
     evaluate_every: int = 50
     rows: int | None = None
+    made: Mapping[str, MadeTable] = field(default_factory=dict)
+
+    def published(self) -> tuple[str, ...]:
+        """Return the data sets it needs that are not generated, without their parts."""
+        names = (each.split("/")[0] for each in self.datasets if each not in self.made)
+        return tuple(dict.fromkeys(names))
 
     def line(self, label: str) -> Line:
         """Return a line by its label."""
@@ -218,6 +246,7 @@ def _built(name: str, document: Mapping[str, Any]) -> Experiment:
     lines = _shared()["lines"]
     values["lines"] = tuple(_line(label, lines[label]) for label in values["lines"])
     values["vary"] = {k: tuple(v) for k, v in values.get("vary", {}).items()}
+    values["made"] = {k: MadeTable(**v) for k, v in values.get("made", {}).items()}
     built = Experiment(name=name, **values)
     _validate.choice(("convex", "networks"), kind=built.kind)
     return built

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from armijo import datasets
+from armijo.experiments.spec import MadeTable
 
 ROWS = 4_000
 IMAGES = 1_200
@@ -15,6 +16,23 @@ IMAGES = 1_200
 def table_like(name: str, rows: int | None = None) -> datasets.Dataset:
     """Return a generated census table; each name gets rows of its own."""
     return datasets.generated_census(rows or ROWS, seed=sum(name.encode()))
+
+
+def made_table(wanted: MadeTable) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return features of unequal spread, a tenth of them telling, and noisy labels.
+
+    >>> X, y = made_table(MadeTable(rows=50, columns=5, positive=0.2, scale=1.0))
+    >>> X.shape, int(y.sum())
+    ((50, 5), 10)
+    """
+    rng = np.random.default_rng(wanted.columns)
+    spread = np.geomspace(1.0, 0.1, wanted.columns)
+    X = rng.normal(rng.normal(size=wanted.columns), 1.0, (wanted.rows, wanted.columns))
+    telling = rng.random(wanted.columns) < max(0.1, 2 / wanted.columns)
+    scores = X @ (telling * rng.normal(size=wanted.columns))
+    scores += 0.3 * rng.logistic(size=wanted.rows)
+    above = np.quantile(scores, 1 - wanted.positive)
+    return X * spread * wanted.scale, (scores > above).astype(np.int64)
 
 
 def images_like(name: str, rows: int | None = None) -> tuple[NDArray[Any], ...]:

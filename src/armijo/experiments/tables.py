@@ -6,32 +6,23 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from armijo.experiments.figures_style import MODELS, dataset_name, shown
+from armijo.experiments.markdown import markdown, place_of
 from armijo.experiments.spec import KEY, NO_SETTING
 from armijo.experiments.summary import (
     Mean,
     Part,
-    difference,
     mean_of,
     seconds_of,
     summarized,
 )
+from armijo.experiments.tables_tuning import (
+    ablation_table,
+    robust_table,
+    zero_tuning_table,
+)
 
-TOLERANCE = 0.002
-"""How far below the best of the others the automatic method may be."""
 CHOSEN = ("zero-tuning-grid", "zero-tuning-objpert")
 """Experiments that serve only to choose a setting in hindsight."""
-
-
-def markdown(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a Markdown table.
-
-    >>> print(markdown(["a", "b"], [[1, 2]]))
-    | a | b |
-    | --- | --- |
-    | 1 | 2 |
-    """
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 HEAD = """# Tables of the reproduction
@@ -51,6 +42,10 @@ def tables_page(parts: Sequence[Part]) -> str:
         heading = f"## {wanted.name}\n\n{wanted.title}. {runs_of(part)}"
         if wanted.group == "zero-tuning":
             bodies = [zero_tuning_table(part)]
+        elif wanted.group == "zero-tuning-ablation":
+            bodies = [ablation_table(part)]
+        elif wanted.group == "zero-tuning-robust":
+            bodies = [robust_table(part)]
         elif wanted.name in CHOSEN:
             bodies = [chosen_table(part)]
         elif wanted.kind == "networks":
@@ -137,65 +132,6 @@ def chosen_table(part: Part) -> str:
         means = rows.groupby("setting")["accuracy"].mean()
         best = str(means.idxmax())
         found = mean_of(rows[rows["setting"] == best], "accuracy")
-        lines.append([*_place(key), best, found, len(means)])
+        lines.append([*place_of(key), best, found, len(means)])
     heads = ["data", "loss", "epsilon", "best setting", "accuracy", "settings tried"]
     return markdown(heads, lines)
-
-
-def _place(key: tuple[str, str, float]) -> list[str]:
-    """Return data set, loss and budget as a table shows them."""
-    return [dataset_name(key[0]), MODELS.get(key[1], key[1]), f"{key[2]:g}"]
-
-
-def zero_tuning_table(part: Part) -> str:
-    """Return auto beside the others in each cell, and how often it leads or misses."""
-    others = [each.label for each in part.experiment.lines if each.label != "auto"]
-    lines, gaps = [], []
-    for key, rows in part.table.groupby(["dataset", "model", "epsilon"], sort=False):
-        of = {label: rows[rows["line"] == label] for label in ("auto", *others)}
-        if any(each.empty for each in of.values()):
-            continue
-        means = {label: mean_of(each, "accuracy") for label, each in of.items()}
-        best = max(others, key=lambda label: means[label].value)
-        gap = difference(of["auto"], of[best], "accuracy")
-        gaps.append(gap.value)
-        lines.append([*_place(key), *means.values(), _signed(gap)])
-    heads = ["data", "loss", "epsilon", "auto", *others, "auto minus the best other"]
-    return f"{zero_tuning_count(gaps)}\n\n{markdown(heads, lines)}"
-
-
-def zero_tuning_networks_table(parts: Sequence[Part]) -> str:
-    """Return the last accuracy of auto beside the best step size of DP-SGD."""
-    last: dict[tuple[str, str, float], dict[str, Mean]] = {}
-    for part in parts:
-        rows = part.table[part.table["iteration"] == part.table["iteration"].max()]
-        for key, cell in rows.groupby(["dataset", "model", "epsilon", "setting"]):
-            last.setdefault(key[:3], {})[key[3]] = mean_of(cell, "accuracy")
-    lines = []
-    for key, means in last.items():
-        auto = means.pop(NO_SETTING, None)
-        if auto is not None and means:
-            best = max(means, key=lambda each: means[each].value)
-            gap = f"{auto.value - means[best].value:+.4f}"
-            lines.append([*_place(key), auto, f"{means[best]} ({best})", gap])
-    heads = ["data", "model", "epsilon", "auto", "best DP-SGD", "difference"]
-    return markdown(heads, lines) if lines else ""
-
-
-def zero_tuning_count(gaps: Sequence[float]) -> str:
-    """Say in how many cells auto is above the best other, and below the tolerance.
-
-    >>> zero_tuning_count([0.01, -0.001, -0.004])
-    'auto is above the best other in 1 of 3 cells, and more than 0.002 below it in 1.'
-    """
-    above = sum(gap > 0 for gap in gaps)
-    missed = sum(gap < -TOLERANCE for gap in gaps)
-    return (
-        f"auto is above the best other in {above} of {len(gaps)} cells, and more than "
-        f"{TOLERANCE} below it in {missed}."
-    )
-
-
-def _signed(gap: Mean) -> str:
-    """Return a difference with its sign."""
-    return f"+{gap}" if gap.value >= 0 else str(gap)

@@ -11,7 +11,7 @@ mean of the second half of the iterates.
 from dataclasses import dataclass
 
 from armijo import _validate
-from armijo.optim.auto_rules import MOST_FEATURES, AutoRules, Shares
+from armijo.optim.auto_rules import FIRST_STEP, MOST_FEATURES, AutoRules, Shares
 from armijo.optim.auto_steps import Auto
 from armijo.optim.problem import MethodSettings, Problem
 from armijo.privacy.plan_noise import noise_for_plan
@@ -30,7 +30,12 @@ class AutoSettings(MethodSettings):
         Number of steps.
     norm_share, center_share, moment_share, search_share : float
         Parts of the budget (of ``1/sigma^2``) for the scale of the rows, their mean,
-        their second moments and all searches; the gradients get the rest.
+        their second moments and all searches; the gradients get the rest.  Without a
+        share for them there are no second moments, and no searches.
+    first_step : float
+        Where the searches begin; the step itself where there are none.
+    average : bool
+        Whether the model is the mean of the second half, or else the last iterate.
     """
 
     feature_norm: float | None = None
@@ -39,6 +44,8 @@ class AutoSettings(MethodSettings):
     center_share: float = 0.02
     moment_share: float = 0.03
     search_share: float = 0.05
+    first_step: float = FIRST_STEP
+    average: bool = True
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -49,7 +56,12 @@ class AutoSettings(MethodSettings):
             name: getattr(self, name)
             for name in ("norm_share", "center_share", "moment_share", "search_share")
         }
-        _validate.positive(**shares)
+        _validate.positive(
+            norm_share=self.norm_share,
+            center_share=self.center_share,
+            first_step=self.first_step,
+        )
+        _validate.non_negative(**shares)
         if sum(shares.values()) >= 1:
             raise ValueError(
                 f"Expected shares that leave something for the gradients, got {shares},"
@@ -81,4 +93,10 @@ class AutoSettings(MethodSettings):
             shares=shares,
             fit_intercept=objective.fit_intercept,
         )
-        return Auto(objective=objective, rules=rules, feature_norm=self.feature_norm)
+        return Auto(
+            objective=objective,
+            rules=rules,
+            feature_norm=self.feature_norm,
+            first_step=self.first_step,
+            average=self.average,
+        )

@@ -14,7 +14,7 @@ from armijo.objectives.linear import LinearObjective
 from armijo.optim.auto_curvature import Curvature
 from armijo.optim.auto_frame import Frame
 from armijo.optim.auto_prepare import AutoState, Stage, center_of, prepared
-from armijo.optim.auto_rules import LARGEST_STEP, SMALLEST_STEP, AutoRules
+from armijo.optim.auto_rules import FIRST_STEP, LARGEST_STEP, SMALLEST_STEP, AutoRules
 from armijo.optim.auto_search import FACTORS, ThreePoints
 from armijo.optim.loop import Schedule, StepRecord
 from armijo.privacy.mechanisms import Gaussian
@@ -27,10 +27,12 @@ class Auto:
     objective: LinearObjective
     rules: AutoRules
     feature_norm: float | None
+    first_step: float = FIRST_STEP
+    average: bool = True
 
     def init(self, w: Tensor) -> AutoState:
         """Return the first state."""
-        return AutoState(w=w, norm=self.feature_norm or 0.0)
+        return AutoState(w=w, norm=self.feature_norm or 0.0, step_size=self.first_step)
 
     @property
     def _stages(self) -> tuple[Stage, ...]:
@@ -43,6 +45,8 @@ class Auto:
         """Return the releases of one batch."""
         rules, stages = self.rules, self._stages
         if batch >= len(stages):
+            if not rules.shares.search:
+                return (rules.gradient,)
             search = rules.search(batch - len(stages), len(FACTORS))
             return rules.gradient, search
         stage = stages[batch]
@@ -131,16 +135,17 @@ class Auto:
             sizes=tuple(factor * state.step_size for factor in FACTORS),
             rms_score=curvature.rms_score(blocks),
         )
-        direction = blocks.reshape(-1)
-        drops = batch.noisy_sum(points.query(w, frame.model(direction)), used[1])
-        falls = points.penalty_falls(point, direction)
-        step_size = points.chosen(drops, used[1].noise_scale, batch_size, falls)
-        step_size = min(max(step_size, SMALLEST_STEP), LARGEST_STEP)
+        direction, step_size = blocks.reshape(-1), state.step_size
+        for search in used[1:]:
+            drops = batch.noisy_sum(points.query(w, frame.model(direction)), search)
+            falls = points.penalty_falls(point, direction)
+            step_size = points.chosen(drops, search.noise_scale, batch_size, falls)
+            step_size = min(max(step_size, SMALLEST_STEP), LARGEST_STEP)
         new = self._averaged(state, frame, point - step_size * direction)
         record = StepRecord(
             update=state.batches - len(self._stages),
             step_size=step_size,
-            tries=len(FACTORS) + 1,
+            tries=(len(FACTORS) + 1) * len(used[1:]),
             direction_norm=float(direction.norm()),
             gradient_rho=used[0].rho,
             grad_clip=frame.clip,
@@ -151,7 +156,7 @@ class Auto:
         """Return the state at a new point, its model averaged over the second half."""
         done = state.batches - len(self._stages) + 1
         first = self.rules.steps // 2
-        if done <= first:
+        if done <= first or not self.average:
             return replace(state, point=point, w=frame.model(point))
         total = point if state.total is None else state.total + point
         mean = total / (done - first)
