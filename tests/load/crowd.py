@@ -129,13 +129,18 @@ def work(folder: Path, numbers: range, threads: int) -> None:
     witness = Witness()
     witness.watch()
     tenth = max(len(numbers) // 10, threads)
+
+    def noted(number: int) -> str:
+        """Return a text, which is none of the objects that are counted."""
+        return json.dumps(fit(folder, number))
+
     with ThreadPoolExecutor(threads) as pool:
-        fits = list(pool.map(lambda n: fit(folder, n), numbers[:tenth]))
+        fits = list(pool.map(noted, numbers[:tenth]))
         early = _memory()
-        fits += pool.map(lambda n: fit(folder, n), numbers[tenth:])
+        fits += pool.map(noted, numbers[tenth:])
         late = _memory()
     found = {
-        "fits": fits,
+        "fits": [json.loads(one) for one in fits],
         "appended": witness.charges,
         "run_keys": witness.run_keys,
         "stream_keys": witness.stream_keys,

@@ -2,6 +2,7 @@
 """Which accountant watches a method: by its plan, by a filter, or as printed."""
 
 import math
+from functools import lru_cache
 from typing import Any, Literal
 
 from armijo import _validate
@@ -15,6 +16,7 @@ from armijo.privacy.mechanisms import Mechanism
 from armijo.privacy.nonprivate import NonPrivateAccountant
 from armijo.privacy.paper import PaperAccountant
 from armijo.privacy.planned import PlannedAccountant
+from armijo.privacy.subsampling import Subsampled
 
 Accounting = Literal["sound", "paper"]
 
@@ -51,9 +53,15 @@ def accountant_for(
         return PlannedAccountant(budget, schedule, **common)
     if accounting == "paper":
         return PaperAccountant(budget, **common)
-    step = method.plan(start).mechanism
+    order = _order_of_filter(budget, method.plan(start).mechanism)
+    return PrivacyFilter(budget, orders=order, **common)
+
+
+@lru_cache(maxsize=256)
+def _order_of_filter(budget: Budget, step: Subsampled) -> int:
+    """Return the order chosen for a first step; kept, since folds ask for the same."""
     _refuse_tiny(budget, step)
-    return PrivacyFilter(budget, orders=order_for(budget, step), **common)
+    return order_for(budget, step)
 
 
 def _refuse_tiny(budget: Budget, step: Mechanism) -> None:

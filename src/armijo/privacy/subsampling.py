@@ -141,19 +141,11 @@ class Subsampled:
                 f"Expected integer orders >= 2 for a Poisson batch, got {orders!r}; "
                 "the amplification formula holds for those only."
             )
-        amplified = _amplified_curve(self, tuple(a.tolist()))
-        return amplified.reshape(np.shape(orders)).copy()
-
-
-@lru_cache(maxsize=1024)
-def _amplified_curve(step: Subsampled, orders: tuple[float, ...]) -> FloatArray:
-    """Return the amplified curve, kept for the next run with the same settings."""
-    a = np.array(orders)
-    usable = a <= LARGEST_ORDER
-    amplified = np.full(a.shape, np.inf)
-    if usable.any():
-        curve = integer_curve(step.inner, int(a[usable].max()))
-        amplified[usable] = [
-            poisson_rdp(int(order), step.rate, curve) for order in a[usable]
-        ]
-    return amplified
+        usable = a <= LARGEST_ORDER
+        amplified = np.full(a.shape, np.inf)
+        if usable.any():
+            curve = integer_curve(self.inner, int(a[usable].max()))
+            amplified[usable] = [
+                poisson_rdp(int(order), self.rate, curve) for order in a[usable]
+            ]
+        return amplified.reshape(np.shape(orders))
