@@ -348,3 +348,35 @@ def test_noise_is_added_to_the_nearest_lattice_point(dtype):
     steps = silent * STEPS / 0.3
     assert np.abs(steps - np.rint(steps)).max() < 1e-6
     assert np.abs(silent - values).max() <= 0.5000001 * 0.3 / STEPS
+
+
+def repeated(X, times):
+    """CSR rows in which every entry stands ``times`` times, a part in each place."""
+    whole = sparse.csr_array(X)
+    return sparse.csr_array(
+        (
+            np.repeat(whole.data / times, times),
+            np.repeat(whole.indices, times),
+            whole.indptr * times,
+        ),
+        shape=whole.shape,
+    )
+
+
+@pytest.mark.parametrize("times", [2, 32])
+def test_entries_that_stand_several_times_are_one(times):
+    X = np.random.default_rng(0).integers(0, 3, (20, 6)).astype(float) * times
+    X[3] = 0.0
+    assert row_norms(repeated(X, times)) == pytest.approx(np.linalg.norm(X, axis=1))
+    coefficients = np.ones((20, 1))
+    found = vector_sum(OuterProduct(coefficients, repeated(X, times)), 5.0)
+    expected = vector_sum(OuterProduct(coefficients, X), 5.0)
+    assert found.tolist() == expected.tolist()
+
+
+def test_columns_first_or_rows_first_have_the_norms_of_rows():
+    X = np.random.default_rng(0).normal(size=(5, 5)) * 1e-150
+    X[0] = 1.0
+    norms = row_norms(X)
+    assert row_norms(sparse.csc_array(X)) == pytest.approx(norms)
+    assert (norms[1:] > 0).all()

@@ -131,3 +131,14 @@ class TestFeatureNorm:
 
     def test_prediction_clips_to_it(self, method):
         assert method_settings(method, {"feature_norm": 2.5}).row_bound == 2.5
+
+
+def test_entries_that_stand_several_times_do_not_leave_the_ball():
+    X = np.full((4, 3), 10.0)
+    whole = sparse.csr_array(X)
+    parts = (np.repeat(whole.data, 32) / 32, np.repeat(whole.indices, 32))
+    stored = sparse.csr_array((*parts, whole.indptr * 32), shape=whole.shape)
+    bounded = BoundedRows(feature_norm=1.0, fit_intercept=False)
+    found = bounded.signed(rows_of(stored, np.ones(4))).toarray()
+    assert np.linalg.norm(found, axis=1).max() <= 1.0
+    assert found == pytest.approx(bounded.signed(rows_of(X, np.ones(4))))

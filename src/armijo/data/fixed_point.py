@@ -20,7 +20,13 @@ import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
-from armijo.data.query import Contributions, OuterProduct, as_tensor, row_norms
+from armijo.data.query import (
+    Contributions,
+    OuterProduct,
+    as_tensor,
+    canonical,
+    row_norms,
+)
 from armijo.privacy.budget import FloatArray
 
 BITS = 24
@@ -106,10 +112,8 @@ def _dense_sum(outer: OuterProduct, bound: float) -> IntArray:
 
 def _sparse_sum(outer: OuterProduct, bound: float) -> IntArray:
     """Sum the stored entries of CSR rows."""
-    coefficients, X = np.asarray(outer.coefficients, dtype=float), outer.X
-    if not X.has_canonical_format:  # entries that stand twice would be rounded twice
-        X = X.copy()
-        X.sum_duplicates()
+    # Entries that stand twice would be rounded twice.
+    coefficients, X = np.asarray(outer.coefficients, dtype=float), canonical(outer.X)
     size = coefficients.shape[1] * (X.shape[1] + (outer.constant != 0))
     norms = _norms(coefficients, row_norms(X), outer.constant)
     scaled = _scaled(coefficients, norms, bound, size)

@@ -144,6 +144,7 @@ def row_norms(X: Matrix) -> FloatArray:
 def _plain_norms(X: Matrix) -> FloatArray:
     """Return the norm of each row, the same whatever rows are beside it."""
     if sparse.issparse(X):
+        X = canonical(X)
         squares = np.square(X.data, dtype=np.float64)
         entries = sparse.csr_array((squares, X.indices, X.indptr), shape=X.shape)
         return np.sqrt(entries @ np.ones(X.shape[1]))
@@ -155,6 +156,15 @@ def _plain_norms(X: Matrix) -> FloatArray:
         block = as_tensor(X[start : start + height])
         norms[start : start + height] = torch.linalg.vector_norm(block, dim=1)
     return norms
+
+
+def canonical(X: Matrix) -> Matrix:
+    """Return CSR rows in which no entry stands twice; a copy only if need be."""
+    rows = X if X.format == "csr" else X.tocsr()
+    if not rows.has_canonical_format:
+        rows = rows.copy()
+        rows.sum_duplicates()
+    return rows
 
 
 def clipped_rows(X: Matrix, norm: float | None) -> Matrix:
@@ -177,5 +187,8 @@ def as_tensor(X: NDArray[Any]) -> torch.Tensor:
 
 def _largest(X: Matrix) -> FloatArray:
     """Return the largest absolute value of each row; zero if there are no columns."""
+    if sparse.issparse(X) and X.shape[1]:
+        stored = abs(canonical(X)).max(axis=1).toarray()
+        return np.asarray(stored, dtype=float).ravel()
     dense = X.toarray() if sparse.issparse(X) else np.asarray(X)
     return np.asarray(np.abs(dense).max(axis=1, initial=0.0), dtype=float)

@@ -60,7 +60,8 @@ def run_convex(
 
     The tables are public, so the runs are seeded; accounting and noise are those of a
     private run.  The objective is unclipped, with the penalty, on the training side
-    (``hinge`` for every line of an SVM figure).
+    (``hinge`` for every line of an SVM figure).  The penalty is the paper's unless the
+    options have another.
     """
     wanted = experiment.made.get(cell.dataset, cell.dataset)
     line = experiment.line(cell.line)
@@ -105,9 +106,9 @@ def _solve(
                 method=line.method,
                 budget=Budget(epsilon=cell.epsilon, delta=experiment.delta),
                 loss="hinge" if cell.model == "svm" else "logistic",
-                options=options,
+                options={k: v for k, v in options.items() if k != "l2"},
                 n_rows=X.shape[0],
-                l2=L2,
+                l2=options.get("l2", L2),
                 max_batches=None if line.once else experiment.max_batches,
                 accounting=line.accounting,
                 seed=cell.seed(),
