@@ -94,13 +94,13 @@ def test_the_adapted_run_did_adapt():
 def test_the_order_of_the_filter_is_that_of_the_first_step(tmp_path, monkeypatch):
     """An order that follows the grown budgets of a resumed run would be no filter."""
     asked: list[Any] = []
-    order_for = accounts.order_for
+    order_of = accounts._order_of_filter
 
     def noted(budget: Budget, step: Any) -> int:
         asked.append(step)
-        return order_for(budget, step)
+        return order_of(budget, step)
 
-    monkeypatch.setattr(accounts, "order_for", noted)
+    monkeypatch.setattr(accounts, "_order_of_filter", noted)
     stopped(seeded("blsgd", **files(tmp_path)), 5)
     again = seeded("blsgd", resume=True, **files(tmp_path))
     assert again._state.gradient_rho > again.method.gradient_rho

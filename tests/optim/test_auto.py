@@ -11,11 +11,13 @@ from scipy import sparse
 from scipy.optimize import minimize as scipy_minimize
 
 from armijo.data.private import PrivateDataset
+from armijo.data.query import Rows
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
 from armijo.estimators.solve import solve
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
 from armijo.optim.auto import AutoSettings
+from armijo.optim.auto_frame import Frame
 from armijo.optim.auto_rules import MOST_FEATURES
 from armijo.optim.checkpoint import state_from_dict, state_to_dict
 from armijo.optim.loop import minimize
@@ -43,10 +45,10 @@ def table(n=600, d=4, seed=0, positive=0.5, scale=1.0):
     return X * scale, y
 
 
-def silent(X, y, steps=300, norm=None, average=True, **settings):
+def silent(X, y, steps=300, norm=None, tail_mean=True, **settings):
     """Run without noise; return the weights and the states."""
     found = problem(X.shape[1], X.shape[0], **settings)
-    choices = AutoSettings(steps=steps, feature_norm=norm, average=average)
+    choices = AutoSettings(steps=steps, feature_norm=norm, tail_mean=tail_mean)
     method = choices.with_noise(0.0, found)
     data = PrivateDataset(X, y, n_rows=len(y), accountant=FreeAccountant())
     start = method.init(torch.zeros(found.objective.size, dtype=torch.float64))
@@ -174,6 +176,9 @@ class TestBudget:
             {"norm_share": 0.0},
             {"search_share": -0.1},
             {"first_step": 0.0},
+            {"first_step": 0.5},
+            {"first_step": 33.0},
+            {"tail_mean": "plain"},
             {"center_share": 0.95},
         ],
     )
@@ -247,6 +252,23 @@ class TestRun:
         ratios = {b / a for a, b in zip([8.0, *sizes], sizes, strict=False)}
         assert ratios <= {0.5, 1.0, 2.0}
 
+    def test_noise_that_cannot_be_drawn_is_refused_before_the_first_charge(self):
+        tiny = AutoSettings(search_share=1e-12)
+        with pytest.raises(ValueError, match="Nothing was spent"):
+            tiny.build(problem(budget=Budget(epsilon=0.05, delta=1e-6)))
+
+    def test_integer_rows_have_the_limits_of_the_same_floats(self):
+        X = np.array([[3, 1], [0, 2], [5, 5]], dtype=np.uint8)
+        frame = Frame(
+            objective=LinearObjective(loss="logistic", n_features=2),
+            center=np.array([2.6, 2.7]),
+            radius=2.0,
+            constant=0.3,
+            clip=0.5,
+        )
+        found = frame.limits(Rows(X, np.ones(3)))
+        assert found == pytest.approx(frame.limits(Rows(X.astype(float), np.ones(3))))
+
     def test_without_a_search_the_step_stays(self):
         X, y = table(n=4000)
         options = {"search_share": 0.0, "first_step": 3.0}
@@ -257,7 +279,7 @@ class TestRun:
 
     def test_without_an_average_the_model_is_the_last_point(self):
         X, y = table()
-        last = silent(X, y, steps=5, average=False)[-1]
+        last = silent(X, y, steps=5, tail_mean=False)[-1]
         weights = last.point.numpy()[:-1] / last.radius
         assert last.w.numpy()[:-1] == pytest.approx(weights, rel=1e-12)
 

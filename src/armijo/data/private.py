@@ -96,7 +96,7 @@ class PrivateDataset:
         """
         if self._relation is Neighboring.REPLACE_ONE:
             _refuse_replace_one(plan)
-        _refuse_unsampleable(plan)
+        refuse_unsampleable(plan)
         if not isinstance(self._team, Alone):
             _refuse_apart(plan)
         self._refuse_changed_length()
@@ -198,7 +198,7 @@ def _refuse_apart(plan: BatchPlan) -> None:
             )
 
 
-def _refuse_unsampleable(plan: BatchPlan) -> None:
+def refuse_unsampleable(plan: BatchPlan) -> None:
     """Refuse noise that is too large to be drawn, before it is paid for."""
     for part in plan.mechanisms:
         scales: tuple[float, ...] = ()

@@ -11,7 +11,15 @@ mean of the second half of the iterates.
 from dataclasses import dataclass
 
 from armijo import _validate
-from armijo.optim.auto_rules import FIRST_STEP, MOST_FEATURES, AutoRules, Shares
+from armijo.data.private import refuse_unsampleable
+from armijo.optim.auto_rules import (
+    FIRST_STEP,
+    LARGEST_STEP,
+    MOST_FEATURES,
+    SMALLEST_STEP,
+    AutoRules,
+    Shares,
+)
 from armijo.optim.auto_steps import Auto
 from armijo.optim.problem import MethodSettings, Problem
 from armijo.privacy.plan_noise import noise_for_plan
@@ -33,8 +41,8 @@ class AutoSettings(MethodSettings):
         their second moments and all searches; the gradients get the rest.  Without a
         share for them there are no second moments, and no searches.
     first_step : float
-        Where the searches begin; the step itself where there are none.
-    average : bool
+        Where the searches begin, from 1 to 32; the step itself where there are none.
+    tail_mean : bool
         Whether the model is the mean of the second half, or else the last iterate.
     """
 
@@ -45,7 +53,7 @@ class AutoSettings(MethodSettings):
     moment_share: float = 0.03
     search_share: float = 0.05
     first_step: float = FIRST_STEP
-    average: bool = True
+    tail_mean: bool = True
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -62,10 +70,23 @@ class AutoSettings(MethodSettings):
             first_step=self.first_step,
         )
         _validate.non_negative(**shares)
+        self._check_first_step()
+        if not isinstance(self.tail_mean, bool):
+            raise ValueError(f"Expected tail_mean True or False, got {self.tail_mean}.")
         if sum(shares.values()) >= 1:
             raise ValueError(
                 f"Expected shares that leave something for the gradients, got {shares},"
                 " which add up to one or more."
+            )
+
+    def _check_first_step(self) -> None:
+        """Refuse a step that the first search could not keep."""
+        inside = SMALLEST_STEP <= self.first_step <= LARGEST_STEP
+        if self.search_share and not inside:
+            raise ValueError(
+                f"Expected {SMALLEST_STEP:g} <= first_step <= {LARGEST_STEP:g}, got "
+                f"{self.first_step!r}; without searches (search_share=0) it may be "
+                "any positive number."
             )
 
     def build(self, problem: Problem) -> Auto:
@@ -73,7 +94,10 @@ class AutoSettings(MethodSettings):
         noise = noise_for_plan(
             problem.budget, lambda z: self.with_noise(z, problem).schedule()
         )
-        return self.with_noise(noise, problem)
+        method = self.with_noise(noise, problem)
+        for plan in method.plans():
+            refuse_unsampleable(plan)
+        return method
 
     def with_noise(self, noise: float, problem: Problem) -> Auto:
         """Return the method with a given noise multiplier of the whole run."""
@@ -98,5 +122,5 @@ class AutoSettings(MethodSettings):
             rules=rules,
             feature_norm=self.feature_norm,
             first_step=self.first_step,
-            average=self.average,
+            tail_mean=self.tail_mean,
         )

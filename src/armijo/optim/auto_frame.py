@@ -8,9 +8,11 @@ what the search compares.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from armijo.data.query import BoundedQuery, OuterProduct, Rows, row_norms
@@ -88,12 +90,16 @@ class Frame:
         rows: rounding may shift a limit, which no bound depends on.
         """
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            product = np.asarray(rows.X @ self.center.astype(rows.X.dtype))
+            product = np.asarray(rows.X @ self._center_as(rows.X.dtype))
             squares = row_norms(rows.X) ** 2 - 2.0 * product
             squares += float(self.center @ self.center)
             squares = np.maximum(squares, 0.0) / self.radius**2
             limits = self.clip / np.sqrt(squares + self.constant**2)
         return np.asarray(limits, dtype=np.float64)
+
+    def _center_as(self, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return the center in the precision of the rows; integers would cut it."""
+        return self.center.astype(dtype if dtype.kind == "f" else np.float64)
 
     def losses(self, scores: Tensor, y: Tensor, limits: FloatArray) -> Tensor:
         """Return losses, continued by a line where the slope reaches its limit.

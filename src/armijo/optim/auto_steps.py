@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps of the automatic method, each a noisy gradient and a three-point search."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -28,7 +29,7 @@ class Auto:
     rules: AutoRules
     feature_norm: float | None
     first_step: float = FIRST_STEP
-    average: bool = True
+    tail_mean: bool = True
 
     def init(self, w: Tensor) -> AutoState:
         """Return the first state."""
@@ -57,9 +58,13 @@ class Auto:
 
     def schedule(self) -> Schedule:
         """Return all batches in their order."""
-        count = len(self._stages) + self.rules.steps
-        batches = (self._batch(i).mechanism for i in range(count))
+        batches = (plan.mechanism for plan in self.plans())
         return tuple((kind, len(list(run))) for kind, run in groupby(batches))
+
+    def plans(self) -> Iterator[BatchPlan]:
+        """Yield the plans of all batches in their order."""
+        count = len(self._stages) + self.rules.steps
+        return (self._batch(i) for i in range(count))
 
     def plan(self, state: AutoState) -> BatchPlan:
         """Name the releases of the next batch; past the end, one that is refused."""
@@ -156,7 +161,7 @@ class Auto:
         """Return the state at a new point, its model averaged over the second half."""
         done = state.batches - len(self._stages) + 1
         first = self.rules.steps // 2
-        if done <= first or not self.average:
+        if done <= first or not self.tail_mean:
             return replace(state, point=point, w=frame.model(point))
         total = point if state.total is None else state.total + point
         mean = total / (done - first)
