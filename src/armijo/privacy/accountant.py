@@ -3,7 +3,8 @@
 
 An accountant has one or more *limits* and a running sum against each.  A charge is
 refused or taken whole; when it is taken, its line stands in the ledger (flushed and
-synced) before the caller may touch a row.
+synced) before the caller may touch a row.  Threads may share an accountant: they charge
+one after the other.
 """
 
 from abc import ABC, abstractmethod
@@ -16,6 +17,7 @@ from armijo.privacy.budget import Budget, FloatArray, Guarantee, Neighboring
 from armijo.privacy.ledger import Charge, MemoryLedger
 from armijo.privacy.mechanisms import Mechanism, describe, parts
 from armijo.privacy.subsampling import Subsampled
+from armijo.privacy.turns import Turns
 
 LedgerFactory = Callable[[Mapping[str, object]], MemoryLedger]
 
@@ -75,6 +77,7 @@ class Accountant(ABC):
         self._limits.setflags(write=False)
         self._costs: dict[Mechanism, FloatArray] = {}
         self._descriptions: dict[Mechanism, dict[str, object]] = {}
+        self._turns = Turns()
         self.ledger = MemoryLedger() if ledger is None else ledger(self.header())
         self._recover()
 
@@ -125,8 +128,9 @@ class Accountant(ABC):
             self._refuse_amplified_exchange(mechanism)
             found = self._checked(mechanism, self._cost(mechanism))
             found.setflags(write=False)
-            self._costs[mechanism] = found
+            # The cost comes last: another thread that finds it uses both.
             self._descriptions[mechanism] = describe(mechanism)
+            self._costs[mechanism] = found
         return found
 
     def _refuse_amplified_exchange(self, mechanism: Mechanism) -> None:
@@ -185,22 +189,24 @@ class Accountant(ABC):
         UnchargedAccess
             If the batch was charged before.
         """
-        index = self.ledger.next_index
-        if batch is not None and batch != index:
-            raise UnchargedAccess(
-                f"Asked to charge batch {batch}, but the next batch to pay for is "
-                f"{index}; everything done on one batch is one charge, made once."
+        cost = self.cost(mechanism)  # before the turn: a new curve may take seconds
+        # No other thread may charge between the test of the sums and their change.
+        with self._turns:
+            index = self.ledger.next_index
+            if batch is not None and batch != index:
+                raise UnchargedAccess(
+                    f"Asked to charge batch {batch}, but the next batch to pay for is "
+                    f"{index}; everything done on one batch is one charge, made once."
+                )
+            if not self._fits(self.spent + cost):
+                raise BudgetExceeded(self._refusal(mechanism, cost))
+            entry = Charge(
+                index=index,
+                label=label,
+                mechanism=self._descriptions[mechanism],
+                cost=tuple(cost.tolist()),
             )
-        cost = self.cost(mechanism)
-        if not self._fits(self.spent + cost):
-            raise BudgetExceeded(self._refusal(mechanism, cost))
-        entry = Charge(
-            index=index,
-            label=label,
-            mechanism=self._descriptions[mechanism],
-            cost=tuple(cost.tolist()),
-        )
-        self.ledger.append(entry)
+            self.ledger.append(entry)
         return index
 
     def _refusal(self, mechanism: Mechanism, cost: FloatArray) -> str:

@@ -295,11 +295,13 @@ class PlannedAccountant(Accountant):
         self, mechanism: Mechanism, *, label: str = "", batch: int | None = None
     ) -> int:
         """Tick off an access of the plan; see :meth:`Accountant.charge`."""
-        if not self.affords(mechanism):
-            raise BudgetExceeded(
-                f"All {self._allowed[mechanism]} planned accesses of {mechanism!r} are "
-                "used; stop here. Nothing was spent by this request."
-            )
-        index = super().charge(mechanism, label=label, batch=batch)
-        self._used[mechanism] += 1
+        with self._turns:
+            if not self.affords(mechanism):
+                raise BudgetExceeded(
+                    f"All {self._allowed[mechanism]} planned accesses of "
+                    f"{mechanism!r} are used; stop here. Nothing was spent by this "
+                    "request."
+                )
+            index = super().charge(mechanism, label=label, batch=batch)
+            self._used[mechanism] += 1
         return index
