@@ -59,6 +59,37 @@ EVERY = (GRADIENT, SEARCH, CHOICE, PERTURBATION)
 every_mechanism = pytest.mark.parametrize("one", EVERY, ids=lambda m: type(m).__name__)
 
 
+class BusyAccountant(FreeAccountant):
+    """Charges for somebody else, too, as when another thread shares it."""
+
+    def charge(self, mechanism: Mechanism, **more: Any) -> int:
+        own = super().charge(mechanism, **more)
+        super().charge(mechanism, label="of another thread")
+        return own
+
+
+class NotedRandomness(Randomness):
+    """Writes down the charges that its streams belong to."""
+
+    def __init__(self) -> None:
+        super().__init__(seed=0, insecure_deterministic=True)
+        self.asked: list[int] = []
+
+    def of_charge(self, index: int) -> Randomness:
+        self.asked.append(index)
+        return super().of_charge(index)
+
+
+def test_the_streams_of_a_batch_are_those_of_its_own_charge():
+    """Not of the latest charge, which may be one of another thread."""
+    randomness = NotedRandomness()
+    data = PrivateDataset(
+        X3, n_rows=3, accountant=BusyAccountant(), randomness=randomness
+    )
+    batches = [data.open(BatchPlan(mechanisms=(GRADIENT,))) for _ in range(3)]
+    assert randomness.asked == [batch.number for batch in batches] == [0, 2, 4]
+
+
 def test_a_batch_is_charged_then_drawn_then_answered():
     events: list[str] = []
     data = PrivateDataset(

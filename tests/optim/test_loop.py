@@ -328,6 +328,20 @@ class TestMethodsByName:
             line_search_method(LineSearchSettings(**settings), PAPER)
 
 
+def test_a_record_names_the_charge_of_its_own_batch(monkeypatch):
+    """Not the latest charge, which may be one of another thread."""
+    charge = Accountant.charge
+
+    def twice(self, mechanism, **settings):
+        number = charge(self, mechanism, **settings)
+        charge(self, mechanism, label="of another thread")
+        return number
+
+    monkeypatch.setattr(Accountant, "charge", twice)
+    _, _, _, records = train("blsgd", "logistic", max_batches=3)
+    assert [record.batch for record in records] == [0, 2, 4]
+
+
 def test_relation_is_kept_by_the_gate():
     accountant = PrivacyFilter(
         BUDGET, relation=Neighboring.ZERO_OUT, insecure_deterministic=True

@@ -59,7 +59,13 @@ class BatchPlan:
 
 
 class PrivateBatch:
-    """One batch, paid for; each mechanism of its plan can be used once."""
+    """One batch, paid for; each mechanism of its plan can be used once.
+
+    Attributes
+    ----------
+    number : int
+        The number of the charge that paid for it.
+    """
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Refuse copies, which would answer the same plan again."""
@@ -73,7 +79,9 @@ class PrivateBatch:
         noise: NoiseChoice,
         moves: int = 1,
         team: Team | None = None,
+        number: int = 0,
     ) -> None:
+        self.number = number
         self._rows = rows
         self._team = team or Alone()
         self._moves = moves

@@ -100,27 +100,31 @@ class PrivateDataset:
         if not isinstance(self._team, Alone):
             _refuse_apart(plan)
         self._refuse_changed_length()
-        self._charge(plan, label)
-        randomness = self._randomness.of_charge(self.accountant.n_charges - 1)
+        number = self._charge(plan, label)
+        randomness = self._randomness.of_charge(number)
         rows = self._sample(plan.rate, randomness)
         # Exchanging a row takes one contribution out and puts another in.
         moves = 2 if self._relation is Neighboring.REPLACE_ONE else 1
-        return PrivateBatch(rows, plan, randomness, self._noise, moves, self._team)
+        return PrivateBatch(
+            rows, plan, randomness, self._noise, moves, self._team, number
+        )
 
-    def _charge(self, plan: BatchPlan, label: str) -> None:
-        """Pay; with several processes the lead does, before anybody samples.
+    def _charge(self, plan: BatchPlan, label: str) -> int:
+        """Pay, and return the number of the charge.
 
-        The others count the same charge in memory, so that all know where the run is.
+        With several processes the lead pays, before anybody samples; the others count
+        the same charge in memory, so that all know where the run is.
         """
         if isinstance(self._team, Alone):
-            self.accountant.charge(plan.mechanism, label=label)
-            return
+            return self.accountant.charge(plan.mechanism, label=label)
         self._team.agree("plan of a batch", repr(plan))
+        number = 0
 
         def lead_paid() -> bool:
+            nonlocal number
             if not self.accountant.affords(plan.mechanism):
                 return False
-            self.accountant.charge(plan.mechanism, label=label)
+            number = self.accountant.charge(plan.mechanism, label=label)
             return True
 
         if not self._team.decided(lead_paid):
@@ -129,7 +133,8 @@ class PrivateDataset:
                 "Nothing was spent by this request."
             )
         if not self._team.leads:
-            self.accountant.charge(plan.mechanism, label=label)
+            number = self.accountant.charge(plan.mechanism, label=label)
+        return number
 
     def _refuse_changed_length(self) -> None:
         """Refuse rows that grew or shrank since the promise was made for them.

@@ -128,8 +128,7 @@ def minimize(
         state, record = method.step(batch, objective, state, size)
         done += 1
         spent = data.accountant.epsilon_spent()
-        number = data.accountant.n_charges - 1
-        yield state, _stamped(record, batch=number, epsilon=spent)
+        yield state, _stamped(record, batch=batch.number, epsilon=spent)
 
 
 def _stamped(record: StepRecord, *, batch: int, epsilon: float) -> StepRecord:
