@@ -269,6 +269,23 @@ class TestRun:
         found = frame.limits(Rows(X, np.ones(3)))
         assert found == pytest.approx(frame.limits(Rows(X.astype(float), np.ones(3))))
 
+    def test_a_scale_that_noise_hides_leaves_the_largest_class(self):
+        X, y = table(n=900, d=10, positive=0.3, scale=100.0)
+        budget = Budget(epsilon=0.05, delta=1e-6)
+        found = [
+            solve(X, y, method="auto", budget=budget, seed=seed).w for seed in range(5)
+        ]
+        right = [np.mean((X @ w[:-1] + w[-1] > 0) == (y > 0)) for w in found]
+        assert np.mean(right) >= 0.69
+
+    def test_the_scale_gets_more_where_rows_are_few(self):
+        few, many = (
+            AutoSettings().with_noise(50.0, problem(n_rows=rows)).rules.shares.norm
+            for rows in (2_000, 200_000)
+        )
+        assert few == pytest.approx((8 * 50 / 2000) ** 2)
+        assert many == 0.01
+
     def test_without_a_search_the_step_stays(self):
         X, y = table(n=4000)
         options = {"search_share": 0.0, "first_step": 3.0}

@@ -16,6 +16,8 @@ from armijo.optim.auto_rules import (
     FIRST_STEP,
     LARGEST_STEP,
     MOST_FEATURES,
+    MOST_FOR_NORM,
+    READABLE,
     SMALLEST_STEP,
     AutoRules,
     Shares,
@@ -39,7 +41,8 @@ class AutoSettings(MethodSettings):
     norm_share, center_share, moment_share, search_share : float
         Parts of the budget (of ``1/sigma^2``) for the scale of the rows, their mean,
         their second moments and all searches; the gradients get the rest.  Without a
-        share for them there are no second moments, and no searches.
+        share for them there are no second moments, and no searches.  The scale gets
+        more, up to a quarter of the rest, where fewer rows would drown in noise.
     first_step : float
         Where the searches begin, from 1 to 32; the step itself where there are none.
     tail_mean : bool
@@ -99,12 +102,23 @@ class AutoSettings(MethodSettings):
             refuse_unsampleable(plan)
         return method
 
+    def _norm_share(self, noise: float, n_rows: int) -> float:
+        """Return what the scale of the rows gets: more where noise hides few rows.
+
+        All releases are one Gaussian whatever the split, so it may follow the noise.
+        """
+        if self.feature_norm is not None:
+            return 0.0
+        readable = (READABLE * noise / n_rows) ** 2
+        rest = 1.0 - (self.center_share + self.moment_share + self.search_share)
+        return max(self.norm_share, min(readable, MOST_FOR_NORM * rest))
+
     def with_noise(self, noise: float, problem: Problem) -> Auto:
         """Return the method with a given noise multiplier of the whole run."""
         objective = problem.objective
         few = objective.n_features <= MOST_FEATURES
         shares = Shares(
-            norm=self.norm_share if self.feature_norm is None else 0.0,
+            norm=self._norm_share(noise, problem.n_rows),
             center=self.center_share,
             moments=self.moment_share if few else 0.0,
             search=self.search_share,

@@ -24,7 +24,7 @@ FAR_PENALTY = 0.5
 """Standard deviations a norm must win by for each doubling away from root d."""
 
 SURE = 3.5
-"""Standard deviations by which some count must stand out; else root d is taken."""
+"""Standard deviations by which some count must stand out; else no scale is known."""
 
 RADIUS_ROOM = 2.0
 """Standard deviations of noise that are added to the squared radius."""
@@ -57,7 +57,9 @@ def chosen_norm(counts: FloatArray, noise: float, n_features: int) -> float:
     """Return the upper end of the octave that holds most rows, by noisy counts.
 
     Bins far from root d, where rows of features within one lie at most, must win by
-    more than noise would; where no count stands out the answer is root d.
+    more than noise would.  Where no count stands out the scale is not known, and the
+    answer is the largest of all: in its units rows are nothing, and what is learned is
+    the intercept.  A norm too small would drown the intercept instead.
     """
     windows = counts[1:] + counts[:-1]
     ends = np.arange(1, _BINS) - _MIDDLE
@@ -65,7 +67,7 @@ def chosen_norm(counts: FloatArray, noise: float, n_features: int) -> float:
     gains = windows - FAR_PENALTY * noise * far
     best = int(np.argmax(gains))
     if gains[best] < SURE * noise:
-        return math.sqrt(n_features)
+        return math.sqrt(n_features) * 2.0**OCTAVES
     return math.sqrt(n_features) * 2.0 ** (float(ends[best]) / _PER_OCTAVE)
 
 

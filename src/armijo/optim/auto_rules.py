@@ -18,6 +18,13 @@ FIRST_STEP = 8.0
 SMALLEST_STEP, LARGEST_STEP = FIRST_STEP / 8, FIRST_STEP * 4
 """Where the search stops."""
 
+READABLE = 8.0
+"""Standard deviations of noise that the count of all rows shall be, in the histogram
+of their norms."""
+
+MOST_FOR_NORM = 0.25
+"""The most that this histogram may take of what the other releases leave."""
+
 MOST_FEATURES = 1024
 """Beyond so many the matrix of second moments is not measured."""
 
