@@ -18,6 +18,10 @@ class LedgerError(ArmijoError):
     """The ledger cannot be opened, trusted or written; nothing was spent."""
 
 
+class Diverged(ArmijoError):
+    """The weights of a run grew beyond all bounds; what was charged stays spent."""
+
+
 class PrivacyLeakWarning(UserWarning):
     """Something private is taken from the data, or a budget is spent repeatedly."""
 

@@ -7,6 +7,7 @@ import pytest
 
 from armijo.cli.tables import _parsed
 from armijo.optim import METHODS
+from armijo.privacy.ledger import read_ledger
 from armijo.privacy.nonprivate import NOT_PRIVATE
 from armijo.tables import load_model
 from tests.cli.conftest import parsed, words
@@ -78,6 +79,25 @@ def test_a_bad_parameter_is_refused_by_name_and_spends_nothing(
     assert finished.code == 2
     assert told in finished.err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("size", ["1e300", "1e110"])
+def test_a_fit_that_diverges_has_an_exit_code_of_its_own(fit, armijo, tmp_path, size):
+    """Such weights are no model; the run is over, and what it spent is told."""
+    flags = ("--method", "sgd", "--option", "steps=40", "--option")
+    finished = fit(*flags, f"step_size={size}")
+    assert finished.code == 5
+    assert "diverged" in finished.err and "smaller step size" in finished.err
+    view = read_ledger(tmp_path / "run" / "ledger.jsonl")
+    assert f"The {len(view.charges)} charges" in finished.err
+    assert len(view.charges) < 40
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert left <= {"ledger.jsonl", "ledger.jsonl.lock"}
+    found = parsed(armijo("show", tmp_path / "run", "--json"))
+    assert found["state"] == "ended without a model" and "remedy" not in found
+    again = fit(*flags, f"step_size={size}", "--resume")
+    assert again.code == 2 and "start without --resume" in again.err
+    assert fit(*flags, "step_size=0.5", "--overwrite").code == 0
 
 
 def test_options_are_json_or_text():

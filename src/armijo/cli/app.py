@@ -7,10 +7,11 @@ import typer
 
 from armijo.cli import account, audit, datasets, demo, figures, reproduce, tables
 from armijo.cli.output import fail
-from armijo.errors import ArmijoError, BudgetExceeded
+from armijo.errors import ArmijoError, BudgetExceeded, Diverged
 
 BAD_ARGUMENT = 2
 BUDGET_EXHAUSTED = 3
+DIVERGED = 5
 INTERRUPTED = 130
 
 app = typer.Typer(
@@ -34,7 +35,11 @@ app.add_typer(datasets.app, name="datasets")
 
 
 def main() -> None:
-    """Run the program; 2 is a bad argument or file, 3 a budget used up, 4 an audit."""
+    """Run the program, and turn errors into exit codes.
+
+    2 is a bad argument or file, 3 a budget used up, 4 a claim that an audit refutes,
+    5 a run that diverged.
+    """
     try:
         app()
     except SystemExit as ended:
@@ -46,6 +51,9 @@ def main() -> None:
     except BudgetExceeded as error:
         fail(str(error))
         sys.exit(BUDGET_EXHAUSTED)
+    except Diverged as error:
+        fail(str(error))
+        sys.exit(DIVERGED)
     except (ArmijoError, ValueError, OSError) as error:
         fail(str(error))
         sys.exit(BAD_ARGUMENT)

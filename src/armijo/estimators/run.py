@@ -16,11 +16,12 @@ from armijo import _validate
 from armijo.data.private import NoiseChoice, PrivateDataset
 from armijo.data.query import Matrix
 from armijo.data.sources import ArrayRows
-from armijo.errors import BudgetExceeded, LedgerError
+from armijo.errors import BudgetExceeded, Diverged, LedgerError
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
 from armijo.optim.accounts import Accounting, accountant_for
 from armijo.optim.checkpoint import Position, load_checkpoint, save_checkpoint
+from armijo.optim.divergence import refuse_diverged
 from armijo.optim.keyed_run import KeyedRun
 from armijo.optim.linesearch import LineSearchSettings
 from armijo.optim.loop import Method, State, StepRecord, minimize
@@ -83,6 +84,14 @@ def train(
     Steps that a killed run paid for after its last checkpoint are redone with the key
     of the run, which lies beside the checkpoint, and are not charged again.  ``watch``
     sees the parameters after each batch, which are released values.
+
+    Raises
+    ------
+    BudgetExceeded
+        Not one batch was affordable.
+    Diverged
+        The weights grew beyond all bounds.  The run is over: key and checkpoint are
+        removed, the ledger stays.
     """
     source = ArrayRows(X, y)
     method, start = _method(settings)
@@ -99,10 +108,10 @@ def train(
             noise=settings.noise,
         )
         try:
-            progress.save()
             whole = _run(settings.objective, data, method, progress, callback, watch)
-        finally:
-            progress.save()
+        except Diverged:
+            progress.abandon()
+            raise
         if whole:
             progress.end()
     if not progress.records and settings.max_batches != 0:
@@ -181,15 +190,19 @@ def _run(
 ) -> bool:
     """Go through the loop; say whether budget or settings ended it, not a callback."""
     left = progress.batches_left()
-    for state, record in minimize(
-        objective, data, method, progress.state, max_batches=left
-    ):
-        progress.add(state, record)
-        if watch is not None:
-            watch(record.batch, state.w)
-        if callback is not None and callback(record) is True:
-            return False
-    return True
+    try:
+        progress.save()
+        for state, record in minimize(
+            objective, data, method, progress.state, max_batches=left
+        ):
+            progress.add(state, record)
+            if watch is not None:
+                watch(record.batch, state.w)
+            if callback is not None and callback(record) is True:
+                return False
+        return True
+    finally:
+        progress.save()
 
 
 class _Progress:
@@ -248,6 +261,7 @@ class _Progress:
     def add(self, state: State, record: StepRecord) -> None:
         """Take a finished step, before anybody else sees it."""
         self._keyed.settle(state, record)
+        refuse_diverged(state, record)  # which is seen, hence after it was settled
         streams = self._last.randomness
         if self.randomness.deterministic:
             streams = self.randomness.state_dict()
@@ -271,6 +285,12 @@ class _Progress:
     def end(self) -> None:
         """Destroy what only an unfinished run needs."""
         self._keyed.end()
+
+    def abandon(self) -> None:
+        """End a run that left nothing to go on from."""
+        self.end()  # first: what a crash leaves then cannot undo noise
+        if self._settings.checkpoint is not None:
+            os.unlink(self._settings.checkpoint)
 
 
 def _public(settings: RunSettings) -> RunSettings:

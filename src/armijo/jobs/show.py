@@ -26,7 +26,7 @@ def describe_run(folder: str | os.PathLike[str]) -> dict[str, object]:
     view = read_ledger(path / LEDGER)
     header = view.header
     described: dict[str, object] = {
-        "state": "finished" if (path / MODEL).is_file() else "unfinished",
+        "state": _state(path),
         "epsilon": header.get("epsilon"),
         "delta": header.get("delta"),
         "relation": header.get("relation"),
@@ -49,6 +49,15 @@ def describe_run(folder: str | os.PathLike[str]) -> dict[str, object]:
     if (path / REPORT_JSON).is_file():
         described["batches"] = _batches(path / REPORT_JSON)
     return described
+
+
+def _state(path: Path) -> str:
+    """Say how far the run in a folder got; one that diverged leaves its ledger only."""
+    if (path / MODEL).is_file():
+        return "finished"
+    if (path / CHECKPOINT).is_file():
+        return "unfinished"
+    return "ended without a model"
 
 
 def _batches(path: Path) -> int:
