@@ -62,3 +62,9 @@ def test_without_the_switch_nothing_exact_is_kept():
     assert not [name for name in vars(model) if "leaky" in name and name[-1] == "_"]
     assert not [name for name in model.history_.columns if "leaky" in name]
     assert model.privacy_.guarantee.holds
+
+
+def test_a_later_fit_drops_what_an_earlier_one_leaked():
+    model = fitted(method="sgd").set_params(leaky_diagnostics=False).fit(X, y)
+    assert model.privacy_.guarantee.holds
+    assert not hasattr(model, "leaky_diagnostics_")
