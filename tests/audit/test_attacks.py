@@ -92,6 +92,46 @@ def test_trials_that_made_the_attack_would_say_too_much():
     assert wrong > 4
 
 
+class TestValuesThatAreNoNumbers:
+    """They tell of the row like any other value, and do not hide the other ones."""
+
+    @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize("where", ["absent", "present"])
+    def test_they_are_found_on_either_side(self, odd, where):
+        samples = {"absent": noise(200, 3, 0), "present": noise(200, 3, 1)}
+        samples[where][:, 1] = odd
+        assert audited(samples["absent"], samples["present"]) > 2.5
+
+    def test_they_are_found_where_they_are_rarer(self):
+        absent, present = noise(600, 2, 0), noise(600, 2, 1)
+        present[::2, 0] = absent[::20, 0] = np.nan
+        assert audited(absent, present) > 1.5
+
+    @pytest.mark.parametrize("odd", [np.nan, np.inf, 1e300])
+    def test_what_differs_beside_them_is_still_found(self, odd):
+        absent, present = noise(400, 3, 0), noise(400, 3, 1)
+        for sample in (absent, present):
+            sample[::3, 0] = odd
+        present[:, 2] += 4
+        assert audited(absent, present) > 2.5
+
+    def test_those_that_first_occur_where_they_are_counted_do_no_harm(self):
+        absent, present = noise(400, 2, 0), noise(400, 2, 1)
+        present[:, 1] += 4
+        present[300:, 0] = np.nan
+        assert audited(absent, present) > 2.5
+
+    def test_a_game_that_releases_them_is_refuted(self):
+        class Spoiled:
+            name = "spoiled"
+            claim = Claim(1.0, 0.0)
+
+            def play(self, present, randomness):
+                return np.array([np.nan if present else 0.0])
+
+        assert play_game(Spoiled(), trials=100, confidence=0.95, seed=0).exceeds
+
+
 class Counted:
     """Writes down which trials were made; releases its own number."""
 

@@ -3,8 +3,9 @@
 
 A release is a vector of numbers.  Tried are each number by itself, both ways, the
 linear discriminant, and the quadratic one (logarithms of likelihood ratios of Gaussian
-laws).  Fitting, choice and threshold use trials of their own, of which the bound knows
-nothing, so that any attack gives a valid bound; a good one gives a large bound.
+laws).  That a value is no finite number is a release, too, and read as one.  Fitting,
+choice and threshold use trials of their own, of which the bound knows nothing, so that
+any attack gives a valid bound; a good one gives a large bound.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from armijo.audit.bounds import Counts, lower_rate, upper_rate
 from armijo.privacy.budget import FloatArray
 
 Score = Callable[[FloatArray], FloatArray]
+Read = Callable[[FloatArray], FloatArray]
+"""Turns releases into numbers that can be added and squared."""
 Fit = Callable[[FloatArray, FloatArray], Score]
 Value = Callable[[FloatArray, FloatArray], FloatArray]
 """What bounds on the two rates of a test are worth."""
@@ -26,6 +29,7 @@ _RIDGE = 1e-3  # of a variance of one: directions without variance have an inver
 _MOST_THRESHOLDS = 128
 _SMOOTHED = 32  # a score with fewer values is taken value by value
 _WORTHLESS = -10.0
+_FARTHEST = 1e100  # values beyond it count as it: their squares would be infinite
 
 
 @dataclass(frozen=True)
@@ -62,13 +66,33 @@ def best_attack(
     confidence : float
         Of the bounds, as the audit will use them.
     """
+    read = _reading(np.concatenate([absent, present]))
+    absent, present = read(absent), read(present)
     best, winner, threshold = -np.inf, _column(0, 1.0), np.inf
     for fit in _fits(absent.shape[1]):
         scores = _held_out(fit, absent, present)
         place, worth = _best_threshold(*scores, value, confidence)
         if worth > best:
             best, winner, threshold = worth, fit, place
-    return Attack(winner(absent, present), threshold)
+    score = winner(absent, present)
+    return Attack(lambda x: score(read(x)), threshold)
+
+
+def _reading(seen: FloatArray) -> Read:
+    """Return how to read releases: by their finite values, and where they have none.
+
+    A column that says so is added for each number that was NaN, or infinite, in some
+    of the trials that make the attack.
+    """
+    odd = [
+        (kind, kind(seen).any(axis=0)) for kind in (np.isnan, np.isposinf, np.isneginf)
+    ]
+
+    def read(x: FloatArray) -> FloatArray:
+        finite = np.where(np.isfinite(x), np.clip(x, -_FARTHEST, _FARTHEST), 0.0)
+        return np.column_stack([finite, *(kind(x)[:, where] for kind, where in odd)])
+
+    return read
 
 
 def _held_out(
