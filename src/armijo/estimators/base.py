@@ -95,7 +95,8 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
         self
         """
         # What an earlier fit leaked must not lie beside the promise of this one.
-        vars(self).pop("leaky_diagnostics_", None)
+        if hasattr(self, "leaky_diagnostics_"):
+            del self.leaky_diagnostics_
         X, y, settings = self._prepared(X, y)
         settings = replace(settings, checkpoint=checkpoint, fingerprint=fingerprint)
         warn_of_leaks(
