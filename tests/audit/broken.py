@@ -10,18 +10,25 @@ from armijo.data import batch as gate
 from armijo.data import fixed_point
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
+from armijo.noise import vectors
 from armijo.privacy.accountant import Accountant
 from armijo.privacy.planned import PlannedAccountant
 
 
-def noise_halved(monkeypatch):
+def noise_halved(monkeypatch, module=gate):
+    """Of sums and searches."""
     for name in ("rounded_laplace", "rounded_gaussian"):
-        drawn = getattr(gate, name)
+        drawn = getattr(module, name)
 
         def halved(scale, size, bits, drawn=drawn):
             return drawn(scale // 2, size, bits)
 
-        monkeypatch.setattr(gate, name, halved)
+        monkeypatch.setattr(module, name, halved)
+
+
+def vector_noise_halved(monkeypatch):
+    """Of objective and output perturbation, whose noise the gate does not draw."""
+    noise_halved(monkeypatch, vectors)
 
 
 def charge_skipped(monkeypatch):

@@ -26,6 +26,7 @@ from armijo.privacy.planned import PlannedAccountant
 from armijo.privacy.subsampling import Subsampled
 from tests.audit import broken
 from tests.data.gate_doubles import features
+from tests.optim.one_shot_doubles import noise_p_value
 
 CONFIDENCE = 0.95
 
@@ -65,6 +66,11 @@ class Rare:
         return np.array([np.sum(noisy)])
 
 
+def output() -> Game:
+    """The end of a descent with noise, which is one Gaussian release."""
+    return GAMES["outpert-gd"](Budget(epsilon=2.0, delta=0.05))
+
+
 def search() -> Game:
     return GAMES["search-gaussian"](Budget(epsilon=1.0, delta=0.05))
 
@@ -80,6 +86,7 @@ class Mistake:
 
 MISTAKES = {
     "noise halved": Mistake(broken.noise_halved, whole, 400),
+    "noise on an answer halved": Mistake(broken.vector_noise_halved, output, 400),
     "charge skipped": Mistake(broken.charge_skipped, whole, 80),
     "divided by the actual batch size": Mistake(
         broken.divided_by_actual_size, whole, 400
@@ -124,6 +131,17 @@ def test_the_audit_catches(name, monkeypatch):
 @pytest.mark.parametrize("name", SLOW_MISTAKES)
 def test_the_audit_catches_with_more_trials(name, monkeypatch):
     check(SLOW_MISTAKES[name], monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "method",
+    "outpert-rsgd outpert-gd objpert objpert-kst objpert-pure amp".split(),
+)
+def test_the_law_of_the_noise_catches_half_of_it(method, monkeypatch):
+    """Also where the game of the method has too little power to."""
+    assert noise_p_value(method) > 1e-4
+    broken.vector_noise_halved(monkeypatch)
+    assert noise_p_value(method) < 1e-4
 
 
 FIRST, SECOND = Gaussian(noise_scale=6.0), Gaussian(noise_scale=8.0)

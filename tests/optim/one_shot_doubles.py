@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small tables, whole runs, and the mathematics written again without the package."""
 
+import math
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.query import Rows
@@ -64,6 +66,28 @@ def answered(algorithm, X, y, seed: int = 0):
     )
     plan = BatchPlan(mechanisms=(algorithm.mechanism,))
     return algorithm.released(data.open(plan))
+
+
+def noise_p_value(method: str) -> float:
+    """Compare what is released about no rows with the law that the proof asks for."""
+    algorithm = built(method, 100)
+    nothing = np.empty((0, FEATURES)), np.empty(0)
+    draws = [answered(algorithm, *nothing, seed) for seed in range(300)]
+    noise = math.sqrt(1 + 1) * np.array(draws)  # rows of norm one with their constant
+    if method == "objpert-pure":
+        law = stats.gamma(FEATURES + 1, scale=algorithm.noise_scale / algorithm.ridge)
+        return float(stats.kstest(np.linalg.norm(noise, axis=1), law.cdf).pvalue)
+    return float(
+        stats.kstest(noise.ravel(), stats.norm(scale=scale_of(algorithm)).cdf).pvalue
+    )
+
+
+def scale_of(algorithm) -> float:
+    """Return the deviation of each weight: of -b / ridge and noise, or of noise."""
+    if not hasattr(algorithm, "ridge"):
+        return float(algorithm.mechanism.noise_scale)
+    linear = algorithm.noise_scale / algorithm.ridge
+    return math.hypot(linear, algorithm.output_noise_scale)
 
 
 def rows_of(X, y) -> Rows:

@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 from scipy.optimize import root
 
 from armijo.data.query import Rows
@@ -17,9 +16,9 @@ from armijo.optim.methods import method_settings
 from armijo.privacy.budget import Budget, Neighboring
 from tests.optim.one_shot_doubles import (
     BUDGET,
-    answered,
     built,
     fitted,
+    noise_p_value,
     objective,
     rows_of,
     slopes,
@@ -188,23 +187,10 @@ class TestWholeRun:
             fitted(method, X, y, goal)
 
 
-@pytest.mark.parametrize("method", FORMS)
-def test_the_law_of_the_linear_term(method):
-    """Without rows the answer is -b / ridge."""
-    algorithm = built(method, 100)
-    draws = np.array(
-        [
-            answered(algorithm, np.empty((0, 3)), np.empty(0), seed)
-            for seed in range(300)
-        ]
-    )
-    b = -draws * math.sqrt(2) * algorithm.ridge
-    if method == "objpert-pure":
-        law = stats.gamma(4, scale=algorithm.noise_scale)
-        assert stats.kstest(np.linalg.norm(b, axis=1), law.cdf).pvalue > 1e-4
-    else:
-        law = stats.norm(scale=algorithm.noise_scale)
-        assert stats.kstest(b.ravel(), law.cdf).pvalue > 1e-4
+@pytest.mark.parametrize("method", ALL)
+def test_the_law_of_the_noise(method):
+    """Without rows the answer is -b / ridge and the noise on it."""
+    assert noise_p_value(method) > 1e-4
 
 
 def test_a_solver_that_fails_releases_nothing_and_says_it_is_spent(monkeypatch):

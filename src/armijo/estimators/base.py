@@ -95,8 +95,7 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
         self
         """
         # What an earlier fit leaked must not lie beside the promise of this one.
-        if hasattr(self, "leaky_diagnostics_"):
-            del self.leaky_diagnostics_
+        self.__dict__.pop("leaky_diagnostics_", None)
         X, y, settings = self._prepared(X, y)
         settings = replace(settings, checkpoint=checkpoint, fingerprint=fingerprint)
         warn_of_leaks(
