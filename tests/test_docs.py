@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every Python block of the documentation runs, page by page, on a small table."""
 
+import importlib
+import inspect
+import os
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +25,11 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
 SIGNED = {"docs/methods.md", "docs/extending.md"}  # labels -1 and +1, as solve takes
+PACKAGES = [
+    ".".join(path.parent.relative_to(ROOT / "src").parts)
+    for path in sorted((ROOT / "src" / "armijo").rglob("__init__.py"))
+    if "__all__" in path.read_text(encoding="utf-8") and path.parent.name != "cli"
+]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
 
@@ -89,3 +98,44 @@ def test_an_example_runs(name, words, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(sys, "argv", [name, *words])
     runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
     assert "-differentially private under" in capsys.readouterr().out
+
+
+def documented(name):
+    """Say whether a module, or a package that shows it, is in the reference."""
+    pages = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.M)
+    return any(name == page or name.startswith(f"{page}.") for page in pages)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_is_in_the_reference(package):
+    module = importlib.import_module(package)
+    named = [getattr(module, name) for name in module.__all__]
+    homes = {
+        each.__module__
+        for each in named
+        if inspect.isclass(each) or inspect.isfunction(each)
+    }
+    assert {home for home in homes if not documented(home)} == set()
+
+
+def test_the_pictures_are_drawn_by_their_script(tmp_path, monkeypatch):
+    drawing = runpy.run_path(str(ROOT / "docs" / "pictures.py"))
+    for name in ("search", "run"):
+        drawing[f"{name}_picture"](tmp_path / f"{name}.svg")
+        assert (tmp_path / f"{name}.svg").read_text().count("<path") > 20
+
+
+@pytest.mark.slow
+def test_the_example_of_several_processes_runs(tmp_path):
+    command = ["--nproc-per-node", "2", "examples/train_torchrun.py", "--steps", "3"]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", *command],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "-differentially private under" in done.stdout
