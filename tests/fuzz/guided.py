@@ -33,7 +33,7 @@ def main(name: str, folder: Path, runs: int) -> None:
     (folder / "words").write_text(words)
     os.fsync = lambda fd: None  # thousands of files are written
     warnings.simplefilter("error")
-    # The target itself ends what computes too long; memory is bounded around all.
+    # The target itself ends what takes too long; memory is bounded around all.
     options = ["-timeout=600", "-rss_limit_mb=0", "-max_len=20000", "-len_control=0"]
     options += [f"-dict={folder / 'words'}", f"-artifact_prefix={folder}{os.sep}"]
     atheris.Setup(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is fuzzed: a reader that takes bytes, and the valid bytes to begin with."""
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,8 +9,11 @@ from pathlib import Path
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.limits import PATIENCE, bounded_memory, ended_after
+from tests.fuzz.limits import LONGEST, PATIENCE, Clock, bounded_memory, ended_after
 from tests.fuzz.mutations import anything, mutated
+
+COVERAGE = importlib.util.find_spec("atheris") is not None
+"""Whether inputs can be guided here; atheris has wheels for Linux on x86-64 only."""
 
 # A shared machine may be slow; an input that hangs is ended by the target.
 RELAXED = settings(
@@ -33,7 +37,7 @@ class Target:
         Contents that have the right form and odd values in it.
     few, many, guided : int
         How many inputs the normal suite makes, the slow one, and the one that is
-        guided by coverage.
+        guided by coverage, if it can be: else the slow one makes those, too.
     """
 
     run: Callable[[Path, bytes], bool]
@@ -43,6 +47,10 @@ class Target:
     many: int = 5000
     guided: int = 5000
 
+    def counts(self, coverage: bool = COVERAGE) -> tuple[int, int]:
+        """Return how many inputs are made in all: at random, and guided."""
+        return (self.many, self.guided) if coverage else (self.many + self.guided, 0)
+
     def inputs(self) -> st.SearchStrategy[bytes]:
         """Return spoiled seeds, odd contents of the right form, and anything."""
         spoiled = mutated(self.seeds)
@@ -51,7 +59,7 @@ class Target:
 
     def survive(self, folder: Path, content: bytes) -> bool:
         """Run one input; anything but an answer or a refusal is raised."""
-        with ended_after(PATIENCE):
+        with ended_after(PATIENCE), ended_after(LONGEST, clock=Clock.WALL):
             return self.run(folder, content)
 
 

@@ -4,12 +4,14 @@
 Each input runs with an end to its time and its memory, and warnings are errors.
 """
 
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.fuzz.limits import ROOM, Hung, bounded_memory, ended_after
-from tests.fuzz.target import PLANTED, fuzzed
+from tests.fuzz import target as target_module
+from tests.fuzz.limits import ROOM, Clock, Hung, bounded_memory, ended_after
+from tests.fuzz.target import PLANTED, Target, fuzzed
 from tests.fuzz.targets import TARGETS
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -46,13 +48,16 @@ def test_a_few_inputs(folder, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_many_inputs(folder, name):
-    target = TARGETS[name]
-    assert fuzzed(target, folder, target.many, ()) >= target.many
+    many, _ = TARGETS[name].counts()
+    assert fuzzed(TARGETS[name], folder, many, ()) >= many
 
 
-def test_the_slow_suite_makes_as_many_inputs_as_promised():
-    made = sum(target.many + target.guided for target in TARGETS.values())
-    assert made >= IN_ALL
+@pytest.mark.parametrize("coverage", [True, False])
+def test_the_slow_suite_makes_as_many_inputs_as_promised(coverage):
+    """Also where inputs cannot be guided by coverage, and those tests are skipped."""
+    made = [target.counts(coverage) for target in TARGETS.values()]
+    assert sum(many + guided for many, guided in made) >= IN_ALL
+    assert coverage or not any(guided for _, guided in made)
 
 
 class TestTheHarness:
@@ -66,6 +71,25 @@ class TestTheHarness:
         with pytest.raises(Hung), ended_after(0.05):
             while True:
                 pass
+
+    def test_waiting_is_no_computing(self):
+        with ended_after(0.05):
+            time.sleep(0.2)
+
+    def test_an_input_that_waits_is_ended(self, folder, monkeypatch):
+        """It computes nothing: only the clock on the wall tells."""
+        monkeypatch.setattr(target_module, "LONGEST", 0.05)
+        blocked = Target(run=lambda *given: time.sleep(30), seeds=(b"",))
+        start = time.monotonic()
+        with pytest.raises(Hung):
+            blocked.survive(folder, b"")
+        assert time.monotonic() - start < 20
+
+    def test_an_inner_limit_leaves_the_outer_one(self):
+        with pytest.raises(Hung), ended_after(0.3, clock=Clock.WALL):
+            with ended_after(30, KeyboardInterrupt, clock=Clock.WALL):
+                pass
+            time.sleep(30)
 
     def test_a_huge_allocation_is_refused(self):
         with bounded_memory(), pytest.raises(MemoryError):

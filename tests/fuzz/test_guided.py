@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The readers under inputs that are guided by coverage (atheris)."""
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -10,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz.target import COVERAGE
 from tests.fuzz.targets import TARGETS
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDED = {name: target.guided for name, target in TARGETS.items() if target.guided}
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("atheris") is None,
+    not COVERAGE,
     reason="atheris is not installed: it has wheels for Linux on x86-64 only",
 )
 
