@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from armijo import _validate
 from armijo.objectives.ghost import one_by_one
+from armijo.objectives.ghost.buffers import kept
 from armijo.objectives.ghost.capture import (
     FirstOutputs,
     NotRecorded,
@@ -110,7 +111,7 @@ def clipped_gradient_sum(
         norms = (squares + 0 * losses).sqrt_().to(plan.parameters[0].dtype)
         return example_weights(norms, clip, clipping, stability)
 
-    with torch.enable_grad():
+    with torch.enable_grad(), kept(module, loss):
         if plan.recorded:
             try:
                 return _from_records(module, loss, batch, plan, weigh, seed)
@@ -167,7 +168,8 @@ def losses_at(
     plan = plan_for(module, inputs)
     if batch_size(batch) == 0:
         return w.new_zeros(0)
-    with swapped(matching(plan.parameters, w), w), torch.no_grad():
+    there = swapped(matching(plan.parameters, w), w)
+    with there, torch.no_grad(), kept(module, loss):
         if not plan.recorded:
             return one_by_one.losses_of(module, loss, batch, plan, seed)
         with repeated(seed, inputs[0].device):

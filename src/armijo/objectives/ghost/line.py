@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from armijo.objectives.ghost.buffers import kept
 from armijo.objectives.ghost.capture import FirstOutputs
 from armijo.objectives.ghost.checks import Batch
 from armijo.objectives.ghost.engine import losses_at
@@ -44,7 +45,7 @@ def losses_along(
 
     ``first`` is what :func:`clipped_gradient_sum` noted at ``w`` on the same batch.
     """
-    with parameters_at(module, step), torch.no_grad():
+    with parameters_at(module, step), torch.no_grad(), kept(module):
         known = [
             _Known(layer, value, output, layer(value))
             for layer, (value, output, version) in first.items()

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from armijo.errors import UnsupportedModule
 from armijo.objectives.ghost import trial
+from armijo.objectives.ghost.buffers import unwritten
 from armijo.objectives.ghost.capture import Layer
 from armijo.objectives.ghost.checks import refuse_mixing
 from armijo.objectives.ghost.parameters import trainable
@@ -71,21 +71,23 @@ def _make(module: nn.Module, inputs: tuple[Tensor, ...]) -> Plan:
     """Look for a rule for every layer to train, then try it."""
     parameters = trainable(module)
     refuse_mixing(module)
+    layers, reason = _layers(module)
+    with unwritten(module):
+        reason = reason or trial.failure(module, layers, parameters, inputs)
+        if reason:
+            trial.pass_alone(module, inputs)
+    return Plan(parameters, [] if reason else layers, reason)
+
+
+def _layers(module: nn.Module) -> tuple[list[Layer], str]:
+    """Return the layers to record, and the reason if one of them has no rule."""
     layers = []
     for name, layer in module.named_modules():
         own = tuple(p for p in layer.parameters(recurse=False) if p.requires_grad)
         if own:
             rule = rule_for(layer)
             if rule is None:
-                reason = f"there is no rule for {name or 'it'}, {type(layer).__name__}"
-                return Plan(parameters, [], reason)
+                kind = type(layer).__name__
+                return [], f"there is no rule for {name or 'it'}, {kind}"
             layers.append(Layer(weakref.ref(layer), rule, own))
-    try:
-        for examples in trial.SIZES:
-            trial.attempt(module, layers, parameters, inputs, examples)
-    except UnsupportedModule:
-        raise
-    except Exception as error:
-        # Whatever made-up examples break, real ones can still be taken one by one.
-        return Plan(parameters, [], f"a trial met {type(error).__name__}: {error}")
-    return Plan(parameters, layers)
+    return layers, ""

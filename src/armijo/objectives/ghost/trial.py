@@ -5,6 +5,7 @@ It finds what types do not show: a first axis that is not the batch, outputs tha
 with the other examples of a batch, and records that are not the whole gradient.
 """
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -20,6 +21,34 @@ SIZES = (2, 3)
 _TOLERANCE = 1e-3
 
 
+def failure(
+    module: nn.Module,
+    layers: list[Layer],
+    parameters: list[nn.Parameter],
+    inputs: tuple[Tensor, ...],
+) -> str:
+    """Return why the layers cannot be recorded, or nothing; refuse mixed examples."""
+    try:
+        for examples in SIZES:
+            attempt(module, layers, parameters, inputs, examples)
+    except UnsupportedModule:
+        raise
+    except Exception as error:
+        # Whatever made-up examples break, real ones can still be taken one by one.
+        return f"a trial met {type(error).__name__}: {error}"
+    return ""
+
+
+def pass_alone(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """Make a pass over one made-up example, as one at a time are taken.
+
+    For what it leaves behind; made-up numbers may be none that the module takes.
+    """
+    device = inputs[0].device
+    with repeated(0, device), suppress(Exception), torch.no_grad():
+        module(*[made_up(module, x, 1) for x in inputs])
+
+
 def attempt(
     module: nn.Module,
     layers: list[Layer],
@@ -30,8 +59,8 @@ def attempt(
     """Raise if made-up examples of the inputs' shapes are not recorded exactly."""
     device = inputs[0].device
     with repeated(0, device):
-        made = [_made_up(module, x, examples) for x in inputs]
-        others = [torch.cat((x[:1], _made_up(module, x, examples)[1:])) for x in made]
+        made = [made_up(module, x, examples) for x in inputs]
+        others = [torch.cat((x[:1], made_up(module, x, examples)[1:])) for x in made]
     with repeated(1, device), torch.no_grad():
         elsewhere = _tensors(module(*others), examples)
     with repeated(1, device), torch.enable_grad():
@@ -68,7 +97,7 @@ def _close(found: Tensor, expected: Tensor) -> bool:
     return torch.allclose(found, expected, rtol=0.0, atol=_TOLERANCE * scale)
 
 
-def _made_up(module: nn.Module, like: Tensor, examples: int) -> Tensor:
+def made_up(module: nn.Module, like: Tensor, examples: int) -> Tensor:
     """Return random inputs; integers are places that every embedding has."""
     shape = (examples, *like.shape[1:])
     if like.is_floating_point():
