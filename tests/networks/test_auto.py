@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.data.sources import TensorRows
-from armijo.networks.auto import FACTORS, NetworkAuto, SearchedState
+from armijo.networks.auto import FACTORS, NetworkAuto, SearchedState, _evidence
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
 from armijo.objectives.module import ModuleObjective, as_module
@@ -98,6 +98,24 @@ def test_the_step_follows_strong_evidence_only(halve, double, expected):
     assert after.step_size == expected
     if expected != 1:
         assert (after.halve, after.double) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("halve", "double"), [(math.nan, 0), (0, math.nan), (9, math.nan), (math.nan, 9)]
+)
+def test_evidence_that_is_no_number_halves_the_step(halve, double):
+    method = built()
+    after = method._changed(state(method), halve=halve, double=double)
+    assert (after.step_size, after.halve, after.double) == (0.5, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("gain", "noise"), [(math.nan, 1.0), (math.nan, 0.0), (math.inf, math.inf)]
+)
+def test_a_gain_that_is_no_number_is_no_evidence_to_double(gain, noise):
+    method, found = built(), _evidence(gain, noise)
+    after = method._changed(state(method), halve=found, double=found)
+    assert after.step_size == 0.5
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=30))

@@ -220,14 +220,18 @@ class SearchedSGD:
     def _changed(
         self, state: SearchedState, *, halve: float, double: float
     ) -> SearchedState:
-        """Halve or double the step once the mean evidence is twice its deviation."""
+        """Halve or double the step once the mean evidence is twice its deviation.
+
+        Evidence that is no number comes from a step that is far too long.
+        """
         share = 1 / self.settings.memory
         halve = (1 - share) * state.halve + share * halve
         double = (1 - share) * state.double + share * double
         enough = 2 * math.sqrt(share / (2 - share))
-        if max(halve, double) < enough:
+        lost = math.isnan(halve) or math.isnan(double)
+        if not lost and max(halve, double) < enough:
             return replace(state, halve=halve, double=double)
-        factor = FACTORS[0] if halve > double else FACTORS[2]
+        factor = FACTORS[0] if lost or halve > double else FACTORS[2]
         # Evidence about steps relative to the old one says nothing of the new.
         return replace(state, step_size=factor * state.step_size, halve=0.0, double=0.0)
 
@@ -249,6 +253,8 @@ class SearchedSGD:
 
 def _evidence(gain: float, noise: float) -> float:
     """Return a gain in deviations of its noise, limited so that none counts for all."""
+    if math.isnan(gain):
+        return gain
     if noise == 0:
         return math.copysign(_MOST, gain) if gain else 0.0
     return min(max(gain / noise, -_MOST), _MOST)
