@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dropout repeats its masks with a seed, in the gradient and in every loss after."""
 
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -102,3 +104,23 @@ def test_making_a_plan_draws_nothing_from_the_global_generator():
     state = torch.get_rng_state()
     plan_for(module, batch[:1])
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_threads_do_not_draw_from_each_others_seeds():
+    entered = threading.Event()
+
+    def other():
+        with repeated(8, torch.device("cpu")):
+            entered.set()
+            torch.rand(5)
+
+    with repeated(7, torch.device("cpu")):
+        expected = torch.rand(6)
+    thread = threading.Thread(target=other)
+    with repeated(7, torch.device("cpu")):
+        first = torch.rand(3)
+        thread.start()
+        assert not entered.wait(0.2)
+        found = torch.cat((first, torch.rand(3)))
+    thread.join()
+    assert torch.equal(found, expected) and entered.is_set()
