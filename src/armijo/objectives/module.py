@@ -16,6 +16,7 @@ from armijo.objectives.ghost.checks import Batch, refuse_mixing
 from armijo.objectives.ghost.clipping import Clipping
 from armijo.objectives.ghost.engine import clipped_gradient_sum, losses_at
 from armijo.objectives.ghost.line import losses_along
+from armijo.objectives.ghost.loss_trial import refuse_mixing_loss
 from armijo.objectives.ghost.one_by_one import Loss
 from armijo.objectives.ghost.parameters import (
     flat_parameters,
@@ -68,8 +69,13 @@ class ModuleObjective(SquaredPenalty):
         load_parameters(self.module, w)
 
     def check(self, inputs: Any, targets: Any) -> None:
-        """Raise what a step would raise for examples of these shapes: public ones."""
-        clipped_gradient_sum(self.module, self.loss, Batch(inputs, targets), clip=1.0)
+        """Raise what a step would raise for such examples, which must be public.
+
+        Refuse a loss that mixes them as well, which no step would notice.
+        """
+        batch = Batch(inputs, targets)
+        clipped_gradient_sum(self.module, self.loss, batch, clip=1.0)
+        refuse_mixing_loss(self.module, self.loss, batch)
 
     def gradient_sum(self, w: Tensor, *, clip: float) -> BoundedQuery:
         """Ask for the sum of per-example gradients, each clipped to ``clip``."""
