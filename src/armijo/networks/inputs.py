@@ -5,6 +5,8 @@ from typing import Any
 
 from armijo import _validate
 from armijo.data.sources import DatasetRows, ExampleSource, TensorRows
+from armijo.errors import UnsupportedModule
+from armijo.objectives.ghost.checks import as_tuple
 from armijo.objectives.module import ModuleObjective
 
 
@@ -36,7 +38,7 @@ def source_of(dataset: Any, device: Any) -> ExampleSource:
 def check_source(
     objective: ModuleObjective, source: ExampleSource, distributed: bool
 ) -> None:
-    """Refuse no examples, numbers that are none, and a loss of the wrong shape.
+    """Refuse no examples, numbers that are none, and a loss of the wrong kind.
 
     The shard of one process may be empty if it is of tensors, whose shapes are known.
     """
@@ -45,5 +47,40 @@ def check_source(
         raise ValueError("Expected at least one example, got none. Nothing was spent.")
     if isinstance(source, TensorRows):
         source.refuse_not_finite()
-    inputs, targets = source.zeros()
-    objective.check(inputs, targets)
+    objective.check(*source.zeros())
+    if isinstance(source, TensorRows):
+        _refuse_integers(objective, source)
+
+
+def _refuse_integers(objective: ModuleObjective, source: TensorRows) -> None:
+    """Refuse classes that a loss does not have, or places that no embedding has.
+
+    Two examples are tried: all integers at their smallest and all at their largest.
+    """
+    examples, found = _ends(source)
+    if not found:
+        return
+    try:
+        objective.check(*examples)
+    except UnsupportedModule:
+        raise
+    except Exception as error:
+        raise ValueError(
+            "Expected integers that module and loss take, got "
+            f"{', '.join(found)}, whose ends they refuse ({type(error).__name__}: "
+            f"{error}); correct such examples or leave them out. Nothing was spent."
+        ) from error
+
+
+def _ends(source: TensorRows) -> tuple[tuple[Any, Any], list[str]]:
+    """Return two examples with the ends of all integers, and a name for each range."""
+    examples, found = source.zeros(), []
+    groups = zip(("input", "target"), source.parts()[0], examples, strict=True)
+    for name, tensors, made in groups:
+        for number, (one, two) in enumerate(zip(tensors, as_tuple(made), strict=True)):
+            if one.numel() and not (one.is_floating_point() or one.is_complex()):
+                values = one.cpu().numpy()  # torch has no minimum of some integers
+                least, most = values.min().item(), values.max().item()
+                two[0], two[1] = least, most
+                found.append(f"{name} {number} from {least} to {most}")
+    return examples, found

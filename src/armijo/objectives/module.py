@@ -3,6 +3,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -14,7 +15,11 @@ from armijo.objectives.base import Objective, QueryForm
 from armijo.objectives.ghost.capture import FirstOutputs
 from armijo.objectives.ghost.checks import Batch, refuse_mixing
 from armijo.objectives.ghost.clipping import Clipping
-from armijo.objectives.ghost.engine import clipped_gradient_sum, losses_at
+from armijo.objectives.ghost.engine import (
+    ClippedSum,
+    clipped_gradient_sum,
+    losses_at,
+)
 from armijo.objectives.ghost.line import losses_along
 from armijo.objectives.ghost.loss_trial import refuse_mixing_loss
 from armijo.objectives.ghost.one_by_one import Loss
@@ -25,6 +30,7 @@ from armijo.objectives.ghost.parameters import (
     parameters_at,
     trainable,
 )
+from armijo.objectives.ghost.sparing import spared_losses, spared_sum
 from armijo.objectives.losses import clipped_losses, loss_drops
 from armijo.objectives.penalty import SquaredPenalty
 from armijo.privacy.budget import FloatArray
@@ -102,16 +108,20 @@ class ModuleObjective(SquaredPenalty):
         stability: float = 0.01,
     ) -> ClippedTotal:
         """Return the clipped sum and keep the losses of its forward pass."""
-        with parameters_at(self.module, w):
-            found = clipped_gradient_sum(
+
+        def compute(batch: Batch) -> ClippedSum:
+            return clipped_gradient_sum(
                 self.module,
                 self.loss,
-                Batch(rows.X, rows.y),
+                batch,
                 clip=clip,
                 clipping=clipping,
                 stability=stability,
                 seed=rows.seed,
             )
+
+        with parameters_at(self.module, w):
+            found = spared_sum(compute, Batch(rows.X, rows.y))
         rows.cache["losses"] = (w, found.losses)
         rows.cache["first"] = (w, found.first)
         return ClippedTotal(found.total)
@@ -209,12 +219,18 @@ class ModuleObjective(SquaredPenalty):
                 self.module, self.loss, batch, w, step, first, seed=rows.seed
             )
 
-        return rows.remember("along", compute, w, step)(size)
+        with suppress(Exception):
+            return rows.remember("along", compute, w, step)(size)
+        # The longer way leaves out the examples that raise.
+        return self._losses_at(rows, torch.sub(w, step, alpha=size))
 
     def _losses_at(self, rows: Rows, w: Tensor) -> Tensor:
         """Return the losses at any parameters, with the masks of this batch."""
-        batch = Batch(rows.X, rows.y)
-        return losses_at(self.module, self.loss, batch, w, seed=rows.seed)
+
+        def compute(batch: Batch) -> Tensor:
+            return losses_at(self.module, self.loss, batch, w, seed=rows.seed)
+
+        return spared_losses(compute, Batch(rows.X, rows.y))
 
 
 def as_module(objective: Objective) -> ModuleObjective:

@@ -11,6 +11,9 @@
 :mod:`~.shared`           parameters that are used more than once
 :mod:`~.one_by_one`       any other module, through torch.func in chunks
 :mod:`~.plan`             which of the two ways a module goes, after a trial
+:mod:`~.loss_trial`       whether the loss of one example feels the others
+:mod:`~.sparing`          examples that raise are left out of a batch
+:mod:`~.buffers`          a module's buffers, which no pass may change
 :mod:`~.parameters`       a module's parameters as one flat vector, and back
 ========================  ==========================================================
 """
