@@ -2,12 +2,19 @@
 """Fit, predict, overwrite, show: what a folder holds and what is charged."""
 
 import math
+import os
+import stat
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from armijo.errors import BudgetExceeded, LedgerError, TableError
+from armijo.errors import (
+    BudgetExceeded,
+    LedgerError,
+    PrivacyLeakWarning,
+    TableError,
+)
 from armijo.jobs.fit import fit_table, predict_table
 from armijo.jobs.show import describe_run
 from armijo.privacy.ledger import read_ledger
@@ -258,3 +265,33 @@ def test_a_changed_ledger_is_not_described(small, tmp_path):
         describe_run(tmp_path / "run")
     with pytest.raises(TableError, match="folder"):
         describe_run(path)
+
+
+def test_all_that_a_run_leaves_is_on_disk_before_its_checkpoint_goes(
+    small, tmp_path, monkeypatch
+):
+    """A disk may forget what was not synced, and keep that the checkpoint is gone."""
+    out, sizes, names, gone = tmp_path / "run", {}, {}, []
+    sync, unlink = os.fsync, os.unlink
+
+    def synced(descriptor):
+        sync(descriptor)
+        state = os.fstat(descriptor)
+        sizes[state.st_ino] = state.st_size
+        if stat.S_ISDIR(state.st_mode):
+            names.update({path.name: path.stat().st_ino for path in out.iterdir()})
+
+    def unlinked(path, **given):
+        if os.fspath(path) == str(out / "checkpoint.json"):
+            gone.append(path)
+            for name in FILES | {"leaky-diagnostics.csv"}:
+                state = (out / name).stat()
+                assert sizes.get(state.st_ino) == state.st_size, name
+                assert names.get(name) == state.st_ino, name
+        unlink(path, **given)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "unlink", unlinked)
+    with pytest.warns(PrivacyLeakWarning):
+        small.fit(out, parameters={"leaky_diagnostics": True, "max_batches": 2})
+    assert gone

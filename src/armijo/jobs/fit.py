@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from armijo.errors import TableError
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
 from armijo.estimators.base import PrivateLinearClassifier
-from armijo.jobs.report import write_report
+from armijo.jobs.report import write_report, write_synced
 from armijo.optim.keyed_run import key_path
 from armijo.optim.loop import StepRecord
 from armijo.privacy.run_key import destroy_key
@@ -227,7 +227,11 @@ def _model(
 def _finish(
     folder: Path, estimator: PrivateLinearClassifier, model: LinearModel, kind: str
 ) -> None:
-    """Write report and model, then drop the checkpoint: the run is whole."""
+    """Write report and model, then drop the checkpoint: the run is whole.
+
+    The model comes last, and makes all names in the folder durable: without it a crash
+    of the machine could take it back and leave neither model nor checkpoint.
+    """
     if estimator.leaky_diagnostics:
         _write_leaks(folder / LEAKS, estimator.leaky_diagnostics_)
     write_report(folder, estimator, model)
@@ -238,7 +242,7 @@ def _finish(
 def _write_leaks(path: Path, exact: pd.DataFrame) -> None:
     """Write exact values; the file says of itself that it must not be released."""
     warning = "# NOT PRIVATE: exact values of the rows; never release this file.\n"
-    path.write_text(warning + exact.to_csv(index=False), encoding="utf-8")
+    write_synced(path, warning + exact.to_csv(index=False))
 
 
 def predict_table(

@@ -7,6 +7,7 @@ It shows released values only: step records, the model, public settings and the 
 import base64
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,16 @@ def write_report(
     """Write ``report.json`` and ``report.html``."""
     document = report_document(estimator, model)
     text = json.dumps(document, allow_nan=False, indent=1)
-    (folder / REPORT_JSON).write_text(text + "\n", encoding="utf-8")
-    (folder / REPORT_HTML).write_text(
-        render_html(document, estimator, model), encoding="utf-8"
-    )
+    write_synced(folder / REPORT_JSON, text + "\n")
+    write_synced(folder / REPORT_HTML, render_html(document, estimator, model))
+
+
+def write_synced(path: Path, text: str) -> None:
+    """Write a text and return once its bytes are on the disk; its name may not be."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def report_document(

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from armijo.data.query import clipped_rows
 from armijo.errors import TableError
+from armijo.privacy.ledger_files import sync_folder
 from armijo.tables.cells import listed, shown
 from armijo.tables.columns import check_keys
 from armijo.tables.schema import Schema
@@ -342,7 +343,10 @@ def _created_by() -> str:
 
 
 def _replace_file(path: Path, text: str) -> None:
-    """Write beside the file and rename, so that a crash leaves the old one whole."""
+    """Write beside the file and rename, so that a crash leaves the old one whole.
+
+    On return the new one is there for good, its name included.
+    """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -353,3 +357,4 @@ def _replace_file(path: Path, text: str) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+    sync_folder(os.path.abspath(path))
