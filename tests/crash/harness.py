@@ -116,12 +116,14 @@ class Trial:
         assert self.witness.drawn == reference.witness.drawn
 
 
-# An adaptive run, a planned run, a network and the command line.
+# An adaptive run, a planned run, the default method (its passes over the rows, steps
+# and a search), a network and the command line.
 SUBJECTS: dict[str, Callable[[Path], Subject]] = {
     "blsgd": lambda place: linear(
         "blsgd", 4.0, {"gradient_rho": 0.02, "search_epsilon": 0.2}
     ),
     "sgd": lambda place: linear("sgd", 1.0, {"steps": STEPS, "rate": 0.5}),
+    "auto": lambda place: linear("auto", 1.0, {"steps": STEPS + 1}, most=None),
     "network": lambda place: tiny_network(),
     "armijo fit": command_line,
 }

@@ -53,9 +53,10 @@ class Recorder:
         note = self.note
         charge = PrivateDataset._charge
 
-        def charged(data: PrivateDataset, *given: Any) -> None:
-            charge(data, *given)
-            note("open", data.accountant.n_charges - 1)
+        def charged(data: PrivateDataset, *given: Any) -> int:
+            number = charge(data, *given)
+            note("open", number)
+            return number
 
         PrivateDataset._charge = charged
 

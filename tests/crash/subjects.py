@@ -80,7 +80,9 @@ def keep(folder: Path, w: Any, records: list[StepRecord]) -> None:
     (folder / "draft").rename(folder / "outcome")
 
 
-def linear(name: str, epsilon: float, options: dict[str, Any]) -> Subject:
+def linear(
+    name: str, epsilon: float, options: dict[str, Any], most: int | None = STEPS
+) -> Subject:
     def start(folder: Path, resume: bool, seen: Seen) -> None:
         settings = RunSettings(
             budget=Budget(epsilon=epsilon, delta=1e-5),
@@ -88,7 +90,7 @@ def linear(name: str, epsilon: float, options: dict[str, Any]) -> Subject:
             method=method_settings(name, options),
             n_rows=ROWS,
             relation=Neighboring.ADD_REMOVE,
-            max_batches=STEPS,
+            max_batches=most,
             ledger=folder / "run.ledger",
             checkpoint=folder / "run.checkpoint",
         )

@@ -18,7 +18,8 @@ import armijo
 from tests.crash.broken import BROKEN
 
 ROOT = Path(__file__).parents[2]
-LINEAR, PLANNED, NETWORK, PROGRAM = "blsgd", "sgd", "network", "armijo fit"
+LINEAR, PLANNED, AUTO = "blsgd", "sgd", "auto"
+NETWORK, PROGRAM = "network", "armijo fit"
 
 
 def harness(*words: str) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def test_every_call_to_the_disk_may_fail():
 
 
 @pytest.mark.parametrize(
-    ("names", "count"), [((LINEAR, PLANNED, NETWORK), 18), ((PROGRAM,), 6)]
+    ("names", "count"), [((LINEAR, PLANNED, NETWORK), 18), ((AUTO, PROGRAM), 6)]
 )
 def test_kills_at_random_instants(names, count):
     chosen = [word for name in names for word in ("--subject", name)]
@@ -60,11 +61,12 @@ def test_kills_at_random_instants(names, count):
 @pytest.mark.slow
 def test_hundreds_of_kills():
     found = harness("kills", "--count", "150", "--seed", "1")
-    assert sum(one["kills"] for one in found.values()) >= 600
+    assert sum(one["kills"] for one in found.values()) >= 750
+    assert AUTO in found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [LINEAR, PLANNED, NETWORK])
+@pytest.mark.parametrize("name", [LINEAR, PLANNED, AUTO, NETWORK])
 def test_two_faults_one_after_the_other(name):
     found = harness("faults", "--subject", name, "--again", "150", "--seed", "1")[name]
     assert found["runs"] > 150 + 2 * found["calls"]

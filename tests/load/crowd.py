@@ -32,6 +32,7 @@ METHODS: tuple[tuple[dict[str, Any], int], ...] = (
     ({"method": "blsgd", "rate": 0.5, "max_batches": 4}, 4),
     ({"method": "sgd", "rate": 0.5, "options": {"steps": 3}}, 3),
     ({"method": "blgd", "max_batches": 2}, 2),
+    ({"method": "auto", "options": {"steps": 2}}, 5),
 )
 """Parameters of a fit, and how many charges it makes."""
 ROWS = np.random.default_rng(2).random((30, 3))
@@ -91,10 +92,11 @@ def _digest(data: bytes) -> str:
 
 def fit(folder: Path, number: int) -> dict[str, Any]:
     """Make one fit with files of its own, and return what it released."""
-    parameters, charges = METHODS[number % len(METHODS)]
+    turn, kind = divmod(number, len(METHODS))
+    parameters, charges = METHODS[kind]
     ledger = folder / f"{number}.ledger"
-    # Every other fit has a run key; the rest draw from the system.
-    checkpoint = folder / f"{number}.json" if number % 2 else None
+    # Of each method, every other fit has a run key; the rest draw from the system.
+    checkpoint = folder / f"{number}.json" if turn % 2 else None
     model = PrivateLogisticRegression(
         epsilon=1.0,
         delta=1e-5,
@@ -104,7 +106,8 @@ def fit(folder: Path, number: int) -> dict[str, Any]:
         **parameters,
     ).fit_resumable(ROWS, LABELS, checkpoint=checkpoint)
     weights = np.append(model.coef_, model.intercept_)
-    directions = model.history_["direction_norm"].to_numpy(dtype=np.float64)
+    # The first batches of some methods have no direction.
+    directions = model.history_["direction_norm"].dropna().to_numpy(dtype=np.float64)
     return {
         "ledger": ledger.name,
         "charges": charges,
