@@ -27,6 +27,8 @@ def test_every_private_method_is_audited():
         "one-run-sgd",
         "one-run-auto",
         "one-run-network",
+        "one-run-network-auto",
+        "one-run-network-blsgd",
     }
 
 

@@ -162,7 +162,9 @@ class TestTrainedModel:
         assert self.played(canaries=300) == self.played(canaries=300)
         assert self.played(canaries=300, seed=None).trials == 300
 
-    @pytest.mark.parametrize("model", ["sgd", "network"])
+    @pytest.mark.parametrize(
+        "model", ["sgd", "network", "network-auto", "network-blsgd"]
+    )
     def test_an_eighth_of_the_noise_is_caught(self, model, monkeypatch):
         for _ in range(3):
             broken.noise_halved(monkeypatch)

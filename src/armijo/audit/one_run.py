@@ -123,7 +123,13 @@ def linear_scores(
     return found.w
 
 
-def network_scores(there: Canaries, budget: Budget, seed: int | None) -> FloatArray:
+def network_scores(
+    method: str,
+    options: Mapping[str, Any],
+    there: Canaries,
+    budget: Budget,
+    seed: int | None,
+) -> FloatArray:
     """Train an embedding, as any module is: each canary has an entry of its own."""
     model = nn.Embedding(len(there), 1)
     nn.init.zeros_(model.weight)
@@ -133,12 +139,12 @@ def network_scores(there: Canaries, budget: Budget, seed: int | None) -> FloatAr
         lambda scores, labels: nn.functional.softplus(-labels * scores[:, 0]),
         (named, torch.ones(len(named))),
         budget,
-        method="sgd",
+        method=method,
         rate=1.0,
         steps=_STEPS,
         n_rows=len(there) // 2,
         # A slope of one half is clipped to a tenth, and so it stays.
-        options={"step_size": 1e-2, "grad_clip": 0.1},
+        options={"grad_clip": 0.1, **options},
         seed=seed,
     )
     for _ in run:
@@ -154,10 +160,12 @@ TRAINERS: dict[str, Trainer] = {
         {"rate": 1.0, "steps": _STEPS, "step_size": 1e-6, "grad_clip": 1.0},
     ),
     "auto": partial(linear_scores, "auto", {"steps": _STEPS, "feature_norm": _FEATURE}),
-    "network": network_scores,
+    "network": partial(network_scores, "sgd", {"step_size": 1e-2}),
+    "network-auto": partial(network_scores, "auto", {}),
+    "network-blsgd": partial(network_scores, "blsgd", {}),
 }
 """Models by name, each a score for every canary: a linear one by two methods, and one
-that goes through :func:`armijo.train`."""
+that goes through :func:`armijo.train` by three."""
 
 
 @dataclass(frozen=True, kw_only=True)
