@@ -92,9 +92,9 @@ def test_an_example_explains_itself(name, monkeypatch, capsys):
     ],
 )
 def test_an_example_runs(name, words, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)  # data are looked for beside the folder, too
     if not (datasets.available("mnist") and datasets.available("fashion-mnist")):
         pytest.skip("needs MNIST and Fashion-MNIST; set ARMIJO_DATA")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [name, *words])
     runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
     assert "-differentially private under" in capsys.readouterr().out
