@@ -11,6 +11,7 @@ of the iterates that forgets the early ones.
 import math
 from dataclasses import dataclass, replace
 from itertools import groupby
+from statistics import NormalDist
 
 import numpy as np
 from torch import Tensor
@@ -27,7 +28,8 @@ from armijo.privacy.plan_noise import noise_for_plan
 from armijo.search.armijo import Direction
 
 FACTORS = (0.5, 1.0, 2.0)
-_MOST = 10.0  # deviations that one search may count
+_MOST = 5.0  # deviations that one search may count
+_WRONG = 0.05  # chance that noise alone ever changes the step of a run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +56,11 @@ class NetworkAuto:
     """
 
     grad_clip: float = 1.0
-    step_size: float = 1.0
+    step_size: float = 2.0
     refresh_every: int = 5
     search_share: float = 0.3
     boldness: float = 2.0
-    memory: int = 3
+    memory: int = 10
     forgetting: float = 8.0
 
     def __post_init__(self) -> None:
@@ -220,20 +222,29 @@ class SearchedSGD:
     def _changed(
         self, state: SearchedState, *, halve: float, double: float
     ) -> SearchedState:
-        """Halve or double the step once the mean evidence is twice its deviation.
+        """Halve or double the step once the mean evidence is more than chance.
 
-        Evidence that is no number comes from a step that is far too long.
+        A step that settled looks right to a search whatever it is, since the noise of
+        iterates grows with it: only what noise would hardly say in all searches of the
+        run together may change it, or it would drift.  Evidence that is no number comes
+        from a step that is far too long.
         """
         share = 1 / self.settings.memory
         halve = (1 - share) * state.halve + share * halve
         double = (1 - share) * state.double + share * double
-        enough = 2 * math.sqrt(share / (2 - share))
+        enough = self._sure * math.sqrt(share / (2 - share))
         lost = math.isnan(halve) or math.isnan(double)
         if not lost and max(halve, double) < enough:
             return replace(state, halve=halve, double=double)
         factor = FACTORS[0] if lost or halve > double else FACTORS[2]
         # Evidence about steps relative to the old one says nothing of the new.
         return replace(state, step_size=factor * state.step_size, halve=0.0, double=0.0)
+
+    @property
+    def _sure(self) -> float:
+        """Deviations that noise exceeds once in all searches with a small chance."""
+        tests = 2 * math.ceil(self.steps / self.settings.refresh_every)
+        return NormalDist().inv_cdf(1 - _WRONG / tests)
 
     def _applied(self, state: SearchedState) -> float:
         """Return the step of a batch: a straight line to zero (Defazio et al. 2023).
