@@ -70,8 +70,9 @@ class TestExactCases:
         assert np.max(epsilon_of_test(*rates, delta)) <= epsilon * (1 + 1e-9)
 
     @settings(deadline=None)
-    @given(mu=st.floats(0.1, 6), place=st.floats(-2, 4))
+    @given(mu=st.floats(0.1, 4), place=st.floats(-2, 4))
     def test_every_threshold_of_a_gaussian_says_its_mu(self, mu, place):
+        """Up to six deviations: a rate closer to one has too few digits left."""
         rates = stats.norm.sf(place - mu), stats.norm.sf(place)
         assert mu_of_test(*rates) == pytest.approx(mu, rel=1e-6)
 
