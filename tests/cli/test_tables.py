@@ -207,6 +207,15 @@ def test_a_second_interrupt_ends_at_once_and_keeps_the_checkpoint(
     assert found["batches"] == len(charges)  # the third is redone, not paid again
 
 
+@pytest.fixture
+def interruptible():
+    """Take interrupts as a terminal's programs do; those in the background do not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_interrupts_are_counted_only_while_a_fit_runs():
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), _finish_step_on_interrupt() as stopped:
