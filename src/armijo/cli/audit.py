@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # the games bring torch, which accounting commands do without
 REFUTED = 4
 """Exit code of an audit that found more than was claimed."""
 
+_BAR = 8  # characters that stand for the claim
+
 
 def audit(
     *,
@@ -100,6 +102,17 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
         yield advance
 
 
+def _bar(audited: float, claimed: float) -> str:
+    """Draw the audited epsilon as a part of the claimed one.
+
+    >>> _bar(0.5, 2.0), _bar(3.0, 2.0)
+    ('██······', '████████!')
+    """
+    share = min(audited / claimed, 1.0) if claimed > 0 else float(audited > 0)
+    filled = round(_BAR * share)
+    return "█" * filled + "·" * (_BAR - filled) + "!" * (audited > claimed)
+
+
 def _show(found: "Audit", out: Path | None) -> None:
     """Print claimed and audited epsilon of every game."""
     title = f"Epsilon by attacks, with confidence {found.confidence:g} in all"
@@ -107,6 +120,7 @@ def _show(found: "Audit", out: Path | None) -> None:
     table.add_column("game", no_wrap=True)
     for heading in ("delta", "claimed ≤", "audited ≥"):
         table.add_column(heading, justify="right")
+    table.add_column("of claim", no_wrap=True)
     table.add_column("bound")
     table.add_column("verdict")
     for one in found.outcomes:
@@ -115,6 +129,7 @@ def _show(found: "Audit", out: Path | None) -> None:
             f"{one.claim.delta:g}",
             f"{one.claim.epsilon:g}",
             f"{one.epsilon:.3f}",
+            _bar(one.epsilon, one.claim.epsilon),
             one.bound,
             "[red]REFUTED[/red]" if one.exceeds else "passed",
         )
