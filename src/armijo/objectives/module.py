@@ -75,9 +75,10 @@ class ModuleObjective(SquaredPenalty):
         load_parameters(self.module, w)
 
     def check(self, inputs: Any, targets: Any) -> None:
-        """Raise what a step would raise for such examples, which must be public.
+        """Raise what a step would raise for such examples, before anything is spent.
 
-        Refuse a loss that mixes them as well, which no step would notice.
+        They are made up, or hold the ends of a table's integers; errors are for its
+        owner.  A loss that mixes them is refused as well, which no step would notice.
         """
         batch = Batch(inputs, targets)
         clipped_gradient_sum(self.module, self.loss, batch, clip=1.0)
