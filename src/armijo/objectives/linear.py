@@ -316,12 +316,15 @@ class LinearObjective(SquaredPenalty):
         self, rows: Rows, w: Tensor, step: Tensor
     ) -> Callable[[float], Tensor]:
         """Return the drops of all rows as a function of the step size."""
-
-        def compute() -> Callable[[float], Tensor]:
-            margins = self._signed(self._scores_at(rows, w), self.labels(rows))
-            return logistic_drops(margins, self._change(rows, step))
-
-        return rows.remember("drops", compute, w, step)
+        return rows.remember(
+            "drops",
+            lambda: logistic_drops(
+                self._signed(self._scores_at(rows, w), self.labels(rows)),
+                self._change(rows, step),
+            ),
+            w,
+            step,
+        )
 
     def labels(self, rows: Rows) -> Tensor:
         """Return the labels of a batch as the losses take them, once for each batch."""

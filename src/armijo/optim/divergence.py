@@ -2,7 +2,6 @@
 """When a run has grown beyond all bounds, and going on would only spend."""
 
 import math
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ def refuse_diverged(state: State, record: StepRecord) -> None:
     Diverged
         A weight is above :data:`MAX_WEIGHT`, or some value is no finite number.
     """
-    values = (*state_to_values(state).values(), *asdict(record).values())
+    values = (*state_to_values(state).values(), *vars(record).values())
     bounded = bool((state.w.abs() <= MAX_WEIGHT).all())
     if bounded and all(map(_finite, values)):
         return
@@ -42,7 +41,8 @@ def refuse_diverged(state: State, record: StepRecord) -> None:
 def _finite(value: Any) -> bool:
     """Say whether a field of a state or a record has finite numbers only."""
     if isinstance(value, Tensor):
-        return bool(torch.isfinite(value).all())
+        # One pass in most cases: a sum of finite numbers may still be too large.
+        return math.isfinite(value.sum()) or bool(torch.isfinite(value).all())
     if isinstance(value, dict):
         return all(map(_finite, value.values()))
     if isinstance(value, tuple):

@@ -7,7 +7,7 @@ turns the batch's answers into a new state and a record.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol, TypeVar
 
 from torch import Tensor
@@ -133,4 +133,4 @@ def minimize(
 
 def _stamped(record: StepRecord, *, batch: int, epsilon: float) -> StepRecord:
     """Return the record with the number of its batch and the spent epsilon."""
-    return StepRecord(**{**asdict(record), "batch": batch, "epsilon": epsilon})
+    return replace(record, batch=batch, epsilon=epsilon)
