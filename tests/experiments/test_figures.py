@@ -158,6 +158,7 @@ def test_networks_with_nothing_set_stand_beside_every_step_size(parts, seen, tmp
     steps = experiment("zero-tuning-networks-grid").settings()
     assert set(labels) == {
         "auto",
+        "DP-SGD, best step",
         *(f"DP-SGD, {step.replace('_', ' ').replace('=', ' ')}" for step in steps),
     }
 

@@ -26,7 +26,6 @@ from armijo.experiments.tables import tables_page
 from armijo.experiments.tables_tuning import (
     ablation_table,
     robust_table,
-    zero_tuning_networks_table,
     zero_tuning_table,
 )
 
@@ -116,34 +115,28 @@ def test_a_table_holds_mean_and_standard_error(parts):
     assert once[1:-1] == [""] * 5 and once[-1]
 
 
-def test_networks_are_compared_with_the_best_step_size():
-    auto, grid = (
-        experiment(name)
-        for name in ("zero-tuning-networks", "zero-tuning-networks-grid")
-    )
-
-    def part(wanted, accuracy):
-        rows = [
-            {
-                **vars(cell),
-                "iteration": step,
-                "accuracy": accuracy(cell.setting) * share,
-            }
-            for cell in wanted.cells()
-            for step, share in ((1000, 0.5), (2000, 1.0))
-        ]
-        return Part(experiment=wanted, table=pd.DataFrame(rows))
-
-    best = "step_size=0.5"
-    parts = [
-        part(auto, lambda _: 0.95),
-        part(grid, lambda setting: 0.94 if setting == best else 0.9),
+def test_networks_are_compared_at_their_last_iteration():
+    wanted = experiment("zero-tuning-networks")
+    gains = {1.0: -0.003, 3.0: 0.01}
+    rows = [
+        {
+            **vars(cell),
+            "iteration": step,
+            "accuracy": share
+            * (0.9 + (gains[cell.epsilon] if cell.line.startswith("auto") else 0.0)),
+        }
+        for cell in wanted.cells()
+        for step, share in ((1000, 1.05), (2000, 1.0))
     ]
-    rows = cells_of(zero_tuning_networks_table(parts))[2:]
-    assert len(rows) == 4
-    for row in rows:
-        assert row[3:] == ["0.9500", f"0.9400 ({best})", "+0.0100"]
-    assert zero_tuning_networks_table(parts[:1]) == ""
+    table = zero_tuning_table(Part(experiment=wanted, table=pd.DataFrame(rows)))
+    assert "above the best other in 2 of 4 cells" in table
+    assert "more than 0.002 below it in 2." in table
+    heads, _, *body = cells_of(table)
+    assert heads[3:5] == ["auto", "DP-SGD, best step"]
+    assert {tuple(row[2:]) for row in body} == {
+        ("1", "0.8970 ± 0.0000", "0.9000 ± 0.0000", "-0.0030"),
+        ("3", "0.9100 ± 0.0000", "0.9000 ± 0.0000", "+0.0100"),
+    }
 
 
 def test_the_zero_tuning_table_counts_wins_and_misses():

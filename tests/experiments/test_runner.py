@@ -127,6 +127,23 @@ def test_hindsight_takes_the_setting_with_the_best_mean(tmp_path):
     assert found == {("adult", "logistic", grid.epsilons[0]): grid.options_of(chosen)}
 
 
+def test_hindsight_looks_at_the_ends_of_curves(tmp_path):
+    grid = experiment("zero-tuning-networks-grid", fast=True)
+    results = Results(tmp_path, grid, fast=True)
+    chosen = "step_size=2.0"
+    for cell in grid.cells():
+        late = cell.setting == chosen
+        results.append(
+            cell,
+            [
+                {"iteration": 30, "accuracy": 0.1 if late else 0.8, "seconds": 1.0},
+                {"iteration": 60, "accuracy": 0.7 if late else 0.6, "seconds": 2.0},
+            ],
+        )
+    (found,) = best_settings(grid.name, tmp_path, fast=True).values()
+    assert found == grid.options_of(chosen)
+
+
 def test_hindsight_waits_for_its_grid_and_then_uses_it(tmp_path, made_up):
     first = run(tmp_path, "zero-tuning")
     assert (first.new, first.waiting) == (1, 2)

@@ -74,6 +74,7 @@ STYLES = {
     "non-private": Style(GRAY, "", "-", 1.8),
     "Adam, non-private": Style(GRAY, "", "-", 1.8),
     "auto": Style(BLUE, "o", width=2.0),
+    "DP-SGD, best step": Style(RED, "D", width=2.0),
     "DP-SGD (hindsight)": Style(GREEN, "v", _DASHED),
     "ObjPert (hindsight)": Style(BLACK, ">", _MIXED),
 }

@@ -21,12 +21,10 @@ from armijo.experiments.summary import Part, in_group, seconds_of
 from armijo.experiments.tables_tuning import (
     ablation_table,
     robust_table,
-    zero_tuning_networks_table,
     zero_tuning_table,
 )
 
 CLAIMS = (*claims_parameters.CLAIMS, *claims_methods.CLAIMS, *claims_networks.CLAIMS)
-NETWORKS_TUNING = ("zero-tuning-networks", "zero-tuning-networks-grid")
 CAPTIONS = {
     "hyper-parameters": "Accuracy on Adult against the parameters of the method.",
     "evaluations": "Evaluations against the sampling ratio, counted in batches as in "
@@ -112,7 +110,7 @@ def blocks_of(
     """Return the content of every measured part of the page."""
     tuning = in_group(parts, "zero-tuning")
     ablation = in_group(parts, "zero-tuning-ablation")
-    networks = zero_tuning_networks_table(in_group(parts, *NETWORKS_TUNING))
+    networks = in_group(parts, "zero-tuning-networks")
     return {
         "claims": claims_table(parts),
         "figures": figures_list(drawn, page),
@@ -121,7 +119,9 @@ def blocks_of(
         "zero-tuning-ablation": ablation_table(ablation[0])
         if ablation
         else f"{NOT_RUN}.",
-        "zero-tuning-networks": networks or f"{NOT_RUN}.",
+        "zero-tuning-networks": zero_tuning_table(networks[0])
+        if networks
+        else f"{NOT_RUN}.",
         "runs": runs_table(parts),
         "versions": versions_table(parts, results),
     }

@@ -194,3 +194,15 @@ def build() -> str:
     """Return a short name of the versions that are at work."""
     text = json.dumps(versions(), sort_keys=True)
     return blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+def at_the_end(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the last rows of curves; all rows where there are none.
+
+    >>> curve = pd.DataFrame({"iteration": [50, 100], "accuracy": [0.5, 0.7]})
+    >>> at_the_end(curve)["accuracy"].tolist()
+    [0.7]
+    """
+    if "iteration" not in table:
+        return table
+    return table[table["iteration"] == table["iteration"].max()]

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from armijo import datasets
 from armijo.errors import ArmijoError
-from armijo.experiments.results import Results
+from armijo.experiments.results import Results, at_the_end
 from armijo.experiments.spec import Cell, Experiment, experiment
 
 Rows = list[dict[str, Any]]
@@ -160,7 +160,7 @@ def best_settings(
     A data set, model and budget of which any cell is missing is left out.
     """
     grid = experiment(name, fast=fast)
-    results = Results(folder, grid, fast=fast).table()
+    results = at_the_end(Results(folder, grid, fast=fast).table())
     expected = sum(1 for _ in grid.cells()) // (
         len(grid.datasets) * len(grid.models) * len(grid.epsilons)
     )

@@ -7,6 +7,7 @@ import pandas as pd
 
 from armijo.experiments.figures_style import MODELS, dataset_name, shown
 from armijo.experiments.markdown import markdown, place_of
+from armijo.experiments.results import at_the_end
 from armijo.experiments.spec import KEY, NO_SETTING
 from armijo.experiments.summary import (
     Mean,
@@ -21,7 +22,7 @@ from armijo.experiments.tables_tuning import (
     zero_tuning_table,
 )
 
-CHOSEN = ("zero-tuning-grid", "zero-tuning-objpert")
+CHOSEN = ("zero-tuning-grid", "zero-tuning-objpert", "zero-tuning-networks-grid")
 """Experiments that serve only to choose a setting in hindsight."""
 
 
@@ -40,7 +41,7 @@ def tables_page(parts: Sequence[Part]) -> str:
     for part in parts:
         wanted = part.experiment
         heading = f"## {wanted.name}\n\n{wanted.title}. {runs_of(part)}"
-        if wanted.group == "zero-tuning":
+        if wanted.group in ("zero-tuning", "zero-tuning-networks"):
             bodies = [zero_tuning_table(part)]
         elif wanted.group == "zero-tuning-ablation":
             bodies = [ablation_table(part)]
@@ -48,6 +49,8 @@ def tables_page(parts: Sequence[Part]) -> str:
             bodies = [robust_table(part)]
         elif wanted.name in CHOSEN:
             bodies = [chosen_table(part)]
+            if wanted.kind == "networks":
+                bodies.append(network_table(part))
         elif wanted.kind == "networks":
             bodies = [network_table(part)]
         else:
@@ -103,11 +106,9 @@ def _cell(found: Mean, column: str) -> str:
 
 def network_table(part: Part) -> str:
     """Return accuracy, objective and both epsilons of the last iteration."""
-    last = part.table[part.table["iteration"] == part.table["iteration"].max()]
+    keys = ["dataset", "epsilon", "line", "setting"]
     lines = []
-    for key, rows in last.groupby(
-        ["dataset", "epsilon", "line", "setting"], sort=False
-    ):
+    for key, rows in at_the_end(part.table).groupby(keys, sort=False):
         dataset, epsilon, line, setting = key
         spent, printed = (mean_of(rows, each).value for each in ("spent", "printed"))
         lines.append(
@@ -128,10 +129,11 @@ def network_table(part: Part) -> str:
 def chosen_table(part: Part) -> str:
     """Return the setting with the best mean test accuracy: hindsight, not private."""
     lines = []
-    for key, rows in part.table.groupby(["dataset", "model", "epsilon"], sort=False):
+    keys = ["dataset", "model", "epsilon"]
+    for key, rows in at_the_end(part.table).groupby(keys, sort=False):
         means = rows.groupby("setting")["accuracy"].mean()
         best = str(means.idxmax())
         found = mean_of(rows[rows["setting"] == best], "accuracy")
         lines.append([*place_of(key), best, found, len(means)])
-    heads = ["data", "loss", "epsilon", "best setting", "accuracy", "settings tried"]
+    heads = ["data", "model", "epsilon", "best setting", "accuracy", "settings tried"]
     return markdown(heads, lines)

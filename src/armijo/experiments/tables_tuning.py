@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from armijo.experiments.figures_style import MODELS, dataset_name
+from armijo.experiments.figures_style import MODELS, dataset_name, shown
 from armijo.experiments.markdown import markdown, place_of
-from armijo.experiments.spec import NO_SETTING
+from armijo.experiments.results import at_the_end
 from armijo.experiments.summary import Mean, Part, difference, mean_of
 
 TOLERANCE = 0.002
@@ -16,37 +16,23 @@ TOLERANCE = 0.002
 
 def zero_tuning_table(part: Part) -> str:
     """Return auto beside the others in each cell, and how often it leads or misses."""
-    others = [each.label for each in part.experiment.lines if each.label != "auto"]
+    every = part.experiment.lines
+    auto = next(each.label for each in every if each.method == "auto")
+    others = [each.label for each in every if each.label != auto]
+    keys = ["dataset", "model", "epsilon"]
     lines, gaps = [], []
-    for key, rows in part.table.groupby(["dataset", "model", "epsilon"], sort=False):
-        of = {label: rows[rows["line"] == label] for label in ("auto", *others)}
+    for key, rows in at_the_end(part.table).groupby(keys, sort=False):
+        of = {label: rows[rows["line"] == label] for label in (auto, *others)}
         if any(each.empty for each in of.values()):
             continue
         means = {label: mean_of(each, "accuracy") for label, each in of.items()}
         best = max(others, key=lambda label: means[label].value)
-        gap = difference(of["auto"], of[best], "accuracy")
+        gap = difference(of[auto], of[best], "accuracy")
         gaps.append(gap.value)
         lines.append([*place_of(key), *means.values(), _signed(gap)])
-    heads = ["data", "loss", "epsilon", "auto", *others, "auto minus the best other"]
+    heads = ["data", "model", "epsilon", *map(shown, (auto, *others))]
+    heads.append("auto minus the best other")
     return f"{zero_tuning_count(gaps)}\n\n{markdown(heads, lines)}"
-
-
-def zero_tuning_networks_table(parts: Sequence[Part]) -> str:
-    """Return the last accuracy of auto beside the best step size of DP-SGD."""
-    last: dict[tuple[str, str, float], dict[str, Mean]] = {}
-    for part in parts:
-        rows = part.table[part.table["iteration"] == part.table["iteration"].max()]
-        for key, cell in rows.groupby(["dataset", "model", "epsilon", "setting"]):
-            last.setdefault(key[:3], {})[key[3]] = mean_of(cell, "accuracy")
-    lines = []
-    for key, means in last.items():
-        auto = means.pop(NO_SETTING, None)
-        if auto is not None and means:
-            best = max(means, key=lambda each: means[each].value)
-            gap = f"{auto.value - means[best].value:+.4f}"
-            lines.append([*place_of(key), auto, f"{means[best]} ({best})", gap])
-    heads = ["data", "model", "epsilon", "auto", "best DP-SGD", "difference"]
-    return markdown(heads, lines) if lines else ""
 
 
 def zero_tuning_count(gaps: Sequence[float]) -> str:
