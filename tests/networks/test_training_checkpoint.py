@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from armijo.errors import ArmijoError, PaidAgainWarning
+from armijo.errors import ArmijoError, Diverged, PaidAgainWarning
 from armijo.networks.methods import NETWORK_METHODS
 from armijo.optim import accounts
 from armijo.optim.loop import StepRecord
@@ -359,3 +359,29 @@ class TestRefused:
         self.test_a_ledger_of_another_run_with_the_same_settings(paths, tmp_path)
         other = seeded("nonprivate", ledger=tmp_path / "other.ledger")
         assert other.accountant.n_charges == LEFT + 1
+
+
+def huge_network() -> nn.Module:
+    """Return a network whose parameters are near the end of their type."""
+    module = network()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.fill_(3e38)
+    return module
+
+
+def test_a_run_that_diverges_ends_and_leaves_its_ledger_only(tmp_path):
+    training = prepared(
+        huge_network(), method="sgd", options={"step_size": 3e38}, **files(tmp_path)
+    )
+    with pytest.raises(Diverged, match=r"\d charges .* stay spent"):
+        training.run()
+    charged = len(read_ledger(files(tmp_path)["ledger"]).charges)
+    assert 0 < charged == training.accountant.n_charges < STEPS
+    assert set(os.listdir(tmp_path)) == {"run.ledger", "run.ledger.lock"}
+    assert torch.isfinite(flat(training._objective.module)).all()
+
+
+def test_parameters_whose_sum_is_too_large_are_no_divergence():
+    training = prepared(huge_network(), method="sgd").run()
+    assert len(training.records) == STEPS

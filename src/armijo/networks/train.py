@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``armijo.train``: any torch module under differential privacy, nothing to tune."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
@@ -13,7 +14,7 @@ from armijo import _validate
 from armijo.data.private import NoiseChoice, PrivateDataset
 from armijo.data.sources import ExampleSource
 from armijo.data.team import Alone, ProcessTeam, Team
-from armijo.errors import ArmijoError, BudgetExceeded, LedgerError
+from armijo.errors import ArmijoError, BudgetExceeded, Diverged, LedgerError
 from armijo.networks.checkpoint import save_training
 from armijo.networks.inputs import check_source, public_rows, source_of
 from armijo.networks.methods import network_method
@@ -36,6 +37,7 @@ from armijo.objectives.ghost.one_by_one import Loss
 from armijo.objectives.module import ModuleObjective
 from armijo.optim.accounts import accountant_for
 from armijo.optim.checkpoint import Position
+from armijo.optim.divergence import refuse_diverged
 from armijo.optim.keyed_run import KeyedRun
 from armijo.optim.loop import StepRecord, minimize
 from armijo.privacy.accountant import Accountant, LedgerFactory
@@ -75,7 +77,7 @@ class Training:
         self._evaluate, self._every = evaluate, evaluate_every
         share_start(team, objective.module, settings, budget, resume=resume)
         self._run_id = settings.fingerprint(budget, objective.module)
-        self._interrupted = False
+        self._interrupted = self._abandoned = False
         self.method = network_method(
             settings.method,
             budget,
@@ -161,6 +163,9 @@ class Training:
                 ):
                     self._keep(state, record)
                     yield record
+            except Diverged:
+                self._abandon()
+                raise
             except ArmijoError:
                 self._interrupted = True
                 raise
@@ -185,6 +190,10 @@ class Training:
     def _keep(self, state: Any, record: StepRecord) -> None:
         """Take a finished step, evaluate and save when it is due."""
         self._keyed.settle(state, record)
+        if not math.isfinite(
+            state.w.sum()
+        ):  # one cheap pass; a finite sum may overflow
+            refuse_diverged(state, record)
         streams = self._randomness.state_dict()
         self.records.append(record)
         # Together, so that an interrupt finds all of a step or nothing of it.
@@ -200,7 +209,7 @@ class Training:
     def _save(self) -> None:
         """Write the checkpoint, if there is a place for it: one for each process."""
         path, seeded = self._checkpoint_path(), self._settings.seed is not None
-        if path is None:
+        if path is None or self._abandoned:
             return
         # The streams of several processes go on from the same step or not at all.
         if self._interrupted and seeded and not isinstance(self._team, Alone):
@@ -213,6 +222,13 @@ class Training:
             evaluations=self.evaluations,
         )
         save_training(path, run=self._run_id, position=self._keyed.signed(position))
+
+    def _abandon(self) -> None:
+        """End a run that left nothing to go on from."""
+        self._keyed.end()  # first: what a crash leaves then cannot undo noise
+        path, self._abandoned = self._checkpoint_path(), True
+        if path is not None:
+            path.unlink(missing_ok=True)
 
     def _past(self, start: Any) -> Position:
         """Read the checkpoint to go on from."""
