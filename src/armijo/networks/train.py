@@ -192,7 +192,7 @@ class Training:
         self._keyed.settle(state, record)
         if not math.isfinite(
             state.w.sum()
-        ):  # one cheap pass; a finite sum may overflow
+        ):  # cheap; finite ones may overflow
             refuse_diverged(state, record)
         streams = self._randomness.state_dict()
         self.records.append(record)
