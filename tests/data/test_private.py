@@ -316,6 +316,19 @@ def test_repeated_entries_of_a_sparse_row_cannot_break_the_bound():
         assert abs(steps) <= STEPS
 
 
+@pytest.mark.parametrize("factor", [1.0, 100.0])
+def test_no_query_can_name_the_norms_it_is_clipped_by(factor):
+    """Norms that were kept are of the rows as they came, not of what they become."""
+    query = BoundedQuery(
+        contributions=lambda rows: OuterProduct(
+            np.ones((rows.size, 1)), factor * rows.X, norms=np.full(rows.size, 1e-9)
+        ),
+        bound=1.0,
+    )
+    exact = fixed_point.vector_sum(OuterProduct(np.ones((3, 1)), factor * X3), 1.0)
+    assert sum_of(query, X3) == exact.tolist()
+
+
 def test_labels_stay_with_their_rows_whatever_holds_them():
     X = np.arange(40.0).reshape(40, 1)
     shuffled = pd.Series(np.arange(40), index=np.arange(40)[::-1])

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 from torch.utils.data import Subset, TensorDataset
 
+from armijo.data import sources
+from armijo.data.query import row_norms
 from armijo.data.sources import ArrayRows, DatasetRows, TensorRows
 from tests.networks.network_doubles import Pairs
 
@@ -194,3 +196,24 @@ def test_rows_of_every_layout_are_the_rows(layout):
     assert found.tolist() == table[[4, 0]].tolist() and labels.tolist() == [4, 0]
     none, _ = ArrayRows(kinds[layout], None).take(EMPTY)
     assert none.shape == (0, 4)
+
+
+@pytest.mark.parametrize("held", [np.asarray, sparse.csr_array])
+def test_norms_are_those_of_the_rows_and_are_computed_once(held, monkeypatch):
+    table = np.random.default_rng(3).normal(size=(6, 4))
+    table[2, 1] = np.nan
+    source = ArrayRows(held(table), None)
+    asked = []
+
+    def counted(X):
+        asked.append(X.shape[0])
+        return row_norms(X)
+
+    monkeypatch.setattr(sources, "row_norms", counted)
+    for index in (np.array([0, 3]), np.array([0, 1, 3]), None, np.array([5, 4]), None):
+        X, _ = source.take(index)
+        rows = table if index is None else table[index]
+        np.testing.assert_array_equal(source.norms(index, X), row_norms(rows))
+    # The row whose norm is no number is asked for each time.
+    assert asked == [2, 1, 3, 1]
+    assert source.norms(EMPTY, held(np.zeros((0, 4)))).size == 0

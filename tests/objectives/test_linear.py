@@ -226,7 +226,7 @@ class TestLosses:
         at = torch.tensor([m, m - change], dtype=torch.float64)
         before, after = margin_loss("logistic").value(at).tolist()
         drop = logistic_drops(at[:1], torch.full_like(at[:1], 2 * change))(0.5)
-        assert float(drop) == pytest.approx(before - after, rel=1e-13, abs=4e-13)
+        assert float(drop[0]) == pytest.approx(before - after, rel=1e-13, abs=4e-13)
 
     @pytest.mark.parametrize("m", [-2000.0, -800.0, -3.0, 0.0, 150.0])
     @pytest.mark.parametrize("change", [-2000.0, -720.0, 720.0, 2000.0])
@@ -235,7 +235,7 @@ class TestLosses:
         before, after = margin_loss("logistic").value(at).tolist()
         drop = logistic_drops(at[:1], torch.full_like(at[:1], change))(1.0)
         expected = max(-FAR, min(FAR, before - after))
-        assert max(-FAR, min(FAR, float(drop))) == pytest.approx(expected, abs=1e-13)
+        assert max(-FAR, min(FAR, float(drop[0]))) == pytest.approx(expected, abs=1e-13)
 
     def test_huber_width(self):
         narrow = margin_loss("huber", 0.1)

@@ -6,7 +6,7 @@ Only :mod:`armijo.data.private` makes one.
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, Literal, TypeVar
@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 
 from armijo import _validate
 from armijo.data import fixed_point
-from armijo.data.query import BoundedQuery, ClippedTotal, Rows
+from armijo.data.query import (
+    BoundedQuery,
+    ClippedTotal,
+    Contributions,
+    OuterProduct,
+    Rows,
+)
 from armijo.data.team import Alone, Team, number_total, vector_total
 from armijo.errors import UnchargedAccess
 from armijo.noise import (
@@ -119,7 +125,7 @@ class PrivateBatch:
         self._check(mechanism, Gaussian)
         _refuse_excess(self._moves * query.bound, mechanism.sensitivity)
         self._unused.remove(mechanism)
-        contributions = query.contributions(self._rows)
+        contributions = self._with_norms(query.contributions(self._rows))
         if isinstance(contributions, ClippedTotal):
             return self._noisy_total(contributions.total, query.bound, mechanism)
         if mechanism.noise_scale == 0:  # nothing to protect by a lattice
@@ -140,6 +146,13 @@ class PrivateBatch:
             return torch.from_numpy(found)
 
         return self._team.from_lead(noisy, torch.from_numpy(found))
+
+    def _with_norms(self, contributions: Contributions) -> Contributions:
+        """Return outer products with the norms of their rows, if these are known."""
+        if not isinstance(contributions, OuterProduct):
+            return contributions
+        known = self._rows.norms if contributions.X is self._rows.X else None
+        return replace(contributions, norms=None if known is None else known())
 
     def _noisy_total(
         self, total: torch.Tensor, bound: float, mechanism: Gaussian

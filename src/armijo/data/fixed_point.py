@@ -36,7 +36,7 @@ STEPS = 1 << BITS
 
 IntArray = NDArray[np.int64]
 _MOST_ROWS = 1 << 28
-_BLOCK = 1 << 17  # numbers in a block: 1 MiB
+_BLOCK = 1 << 18  # numbers in a block: 2 MiB
 
 
 def lattice_scale(relative_scale: float) -> int:
@@ -91,20 +91,20 @@ def _dense_sum(outer: OuterProduct, bound: float) -> IntArray:
     coefficients = np.asarray(outer.coefficients, dtype=float)
     (n, d), k = X.shape, coefficients.shape[1]
     total = np.zeros((k, d + (constant != 0)))
-    norms = _norms(coefficients, row_norms(X), constant)
+    norms = _norms(outer, coefficients)
     scaled = _scaled(coefficients, norms, bound, total.size)
     # 0 x infinity is NaN: rows left out must not be multiplied into the sum.
     sound = None if math.isfinite(norms.sum()) else np.isfinite(norms)[:, None]
     height = max(1, _BLOCK // max(d, 1))
-    buffer = torch.empty((min(height, n), d), dtype=torch.float64)
+    buffer, ones = torch.empty((min(height, n), d), dtype=torch.float64), np.ones(n)
     for start in range(0, n, height):
         part = slice(start, start + height)
         rows = X[part] if sound is None else np.where(sound[part], X[part], 0.0)
         tensor, factors = as_tensor(rows), torch.from_numpy(scaled[part])
         block = buffer[: len(factors)]
         for j in range(k):
-            torch.mul(tensor, factors[:, j : j + 1], out=block)
-            total[j, :d] += block.round_().sum(dim=0).numpy()
+            torch.mul(tensor, factors[:, j : j + 1], out=block).round_()
+            total[j, :d] += ones[part] @ block.numpy()  # whole numbers: in any order
     if constant != 0:
         total[:, d] = np.rint(scaled * constant).sum(axis=0)
     return total.ravel().astype(np.int64)
@@ -115,7 +115,7 @@ def _sparse_sum(outer: OuterProduct, bound: float) -> IntArray:
     # Entries that stand twice would be rounded twice.
     coefficients, X = np.asarray(outer.coefficients, dtype=float), canonical(outer.X)
     size = coefficients.shape[1] * (X.shape[1] + (outer.constant != 0))
-    norms = _norms(coefficients, row_norms(X), outer.constant)
+    norms = _norms(outer, coefficients)
     scaled = _scaled(coefficients, norms, bound, size)
     sound = None if math.isfinite(norms.sum()) else np.isfinite(norms)
     sums = []
@@ -147,12 +147,11 @@ def _sparse_column_sums(
     return total
 
 
-def _norms(
-    coefficients: FloatArray, features: FloatArray, constant: float
-) -> FloatArray:
+def _norms(outer: OuterProduct, coefficients: FloatArray) -> FloatArray:
     """Return the norm of each outer product, the constant feature included."""
-    if constant != 0:
-        features = np.sqrt(features * features + constant * constant)
+    features = row_norms(outer.X) if outer.norms is None else outer.norms
+    if outer.constant != 0:
+        features = np.sqrt(features * features + outer.constant**2)
     if coefficients.shape[1] == 1:
         return np.abs(coefficients[:, 0]) * features
     return row_norms(coefficients) * features
@@ -184,9 +183,8 @@ def number_sum(contributions: Contributions, bound: float) -> int:
     """
     if not isinstance(contributions, np.ndarray) or contributions.ndim != 1:
         raise ValueError("Expected one number for each row; vectors go to noisy_sum.")
-    steps = np.minimum(np.asarray(contributions, dtype=float), bound)
-    np.maximum(steps, -bound, out=steps)
-    steps /= bound / STEPS  # STEPS is a power of two: the bound itself becomes STEPS
+    steps = np.asarray(contributions, dtype=float).clip(-bound, bound)
+    steps *= STEPS / bound  # the bound itself becomes STEPS or a hair less or more
     total = float(np.add.reduce(np.trunc(steps, out=steps)))
     return int(np.nansum(steps)) if math.isnan(total) else int(total)
 

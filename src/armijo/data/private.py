@@ -6,6 +6,7 @@ the batch, which answers each mechanism of the plan once (:mod:`armijo.data.batc
 Nothing else in the package applies a function to private rows.
 """
 
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -161,7 +162,7 @@ class PrivateDataset:
             index = poisson_coins(self._length, rate, bits)
         X, y = self._source.take(index)
         if isinstance(self._source, ArrayRows):
-            return Rows(X, y)
+            return Rows(X, y, norms=partial(self._source.norms, index, X))
         seed = int(randomness.stream("initial").uint64(1)[0] >> 1)
         return Rows(X, y, seed=seed)
 

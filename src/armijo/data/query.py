@@ -35,13 +35,15 @@ class Rows:
 
     ``cache`` lets the queries of one batch share what they compute, such as the product
     of the features with the parameters.  ``seed`` fixes what a module draws itself,
-    such as dropout masks, for all queries of the batch.
+    such as dropout masks, for all queries of the batch.  ``norms`` returns the norms of
+    the rows as they were when the run read them first; None computes them.
     """
 
     X: Matrix
     y: Any
     cache: dict[object, Any] = field(default_factory=dict)
     seed: int = 0
+    norms: Callable[[], FloatArray] | None = None
 
     @property
     def size(self) -> int:
@@ -71,12 +73,14 @@ class OuterProduct:
     The gradient of a linear model: ``coefficients`` is (rows, k) with k = 1 or the
     number of classes, and example i contributes k times d numbers whose norm is the
     product of two norms.  ``constant``, when not zero, is one more feature with that
-    public value in every row (the intercept).
+    public value in every row (the intercept).  ``norms`` are those of the rows of X;
+    the gate alone sets them.
     """
 
     coefficients: FloatArray
     X: Matrix
     constant: float = 0.0
+    norms: FloatArray | None = None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from scipy import sparse
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from armijo.data.query import Matrix
+from armijo.data.query import Matrix, row_norms
+from armijo.privacy.budget import FloatArray
 
 Index = NDArray[np.int64] | None
 """Row numbers; None is all of them."""
@@ -62,6 +63,7 @@ class ArrayRows:
                 f"{X.shape[0]} rows; pass arrays that belong together."
             )
         self._X, self._y = X, None if y is None else np.asarray(y)
+        self._norms: FloatArray | None = None
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -72,6 +74,21 @@ class ArrayRows:
         if index is None:
             return self._X, self._y
         return _chosen(self._X, index), None if self._y is None else self._y[index]
+
+    def norms(self, index: Index, X: Matrix) -> FloatArray:
+        """Return the norms of rows ``X`` that were taken, computed at their first time.
+
+        The rows of a run must not change, or a norm would not be theirs.
+        """
+        if self._norms is None:
+            self._norms = np.full(len(self), np.nan)
+        known = self._norms if index is None else self._norms[index]
+        missing = np.flatnonzero(np.isnan(known))
+        if missing.size:
+            known = known.copy()
+            known[missing] = row_norms(X if missing.size == len(known) else X[missing])
+            self._norms[slice(None) if index is None else index] = known
+        return known
 
     def parts(self) -> tuple[Any, ...]:
         """Return rows and labels, and how they lie in memory."""

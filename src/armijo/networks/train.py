@@ -190,9 +190,7 @@ class Training:
     def _keep(self, state: Any, record: StepRecord) -> None:
         """Take a finished step, evaluate and save when it is due."""
         self._keyed.settle(state, record)
-        if not math.isfinite(
-            state.w.sum()
-        ):  # cheap; finite ones may overflow
+        if not math.isfinite(state.w.sum()):  # cheap; finite ones may overflow
             refuse_diverged(state, record)
         streams = self._randomness.state_dict()
         self.records.append(record)

@@ -197,7 +197,7 @@ class LinearObjective(SquaredPenalty):
 
         def contributions(rows: Rows) -> FloatArray:
             if form == "difference" and self.loss == "logistic" and clip <= FAR:
-                return self._logistic_drops(rows, w, step)(step_size).numpy()
+                return self._logistic_drops(rows, w, step)(step_size)
             y, along = self.labels(rows), self._change(rows, step)
             here, before = self._here(rows, w)
             after = self._losses_of(here.sub(along, alpha=step_size), y)
@@ -314,7 +314,7 @@ class LinearObjective(SquaredPenalty):
 
     def _logistic_drops(
         self, rows: Rows, w: Tensor, step: Tensor
-    ) -> Callable[[float], Tensor]:
+    ) -> Callable[[float], FloatArray]:
         """Return the drops of all rows as a function of the step size."""
         return rows.remember(
             "drops",

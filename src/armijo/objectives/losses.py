@@ -14,10 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from armijo.objectives.base import QueryForm
+from armijo.privacy.budget import FloatArray
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ FAR = 500.0
 """A clip of differences up to which :func:`logistic_drops` may stand for them."""
 
 
-def logistic_drops(m: Tensor, change: Tensor) -> Callable[[float], Tensor]:
+def logistic_drops(m: Tensor, change: Tensor) -> Callable[[float], FloatArray]:
     """Return ``eta -> l(m) - l(m - eta change)`` of the logistic loss l.
 
     With p the sigmoid of m, ``(1 + e^{eta change - m}) / (1 + e^{-m})`` is
@@ -79,9 +81,12 @@ def logistic_drops(m: Tensor, change: Tensor) -> Callable[[float], Tensor]:
     """
     right, wrong = torch.sigmoid(m), torch.sigmoid(-m)
 
-    def drops(eta: float) -> Tensor:
+    def drops(eta: float) -> FloatArray:
         grown = torch.mul(change, eta).exp_()
-        return torch.addcmul(right, wrong, grown, out=grown).log_().neg_()
+        odds = torch.addcmul(right, wrong, grown, out=grown).numpy()
+        # NumPy's logarithm takes a third of the time of torch's with AVX-512.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.negative(np.log(odds, out=odds), out=odds)
 
     return drops
 
