@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from armijo.data.query import ClippedTotal, Rows
+from armijo.objectives import module as module_file
 from armijo.objectives.module import ModuleObjective
 from tests.networks.network_doubles import (
     CROSS_ENTROPY,
@@ -188,6 +189,53 @@ def test_dropout_repeats_within_a_batch_and_changes_between_batches():
         assert not drop.contributions(batch).any()
         seen.append(along.contributions(batch))
     assert np.abs(seen[0] - seen[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("most", [1, 3, ROWS - 1])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_large_batch_goes_through_in_parts(most, dropout, monkeypatch):
+    one = ModuleObjective(network(torch.float64, dropout=dropout), CROSS_ENTROPY)
+    w, step = one.start(), direction(one)
+    queries = [
+        one.loss_drop_sum(w, step, 0.1, form="difference", clip=9.0),
+        one.drops_along(w, step, [0.1, 0.2], units=np.ones(2)),
+        one.losses_along(w, step, [0.0, 0.1], clip=9.0),
+        one.step_scores(w, step, [0.0, 0.1], clip=9.0),
+    ]
+    monkeypatch.setattr(module_file, "EXAMPLES", most)
+    batch = rows(seed=5)
+    total = one.gradient_sum(w, clip=0.3).contributions(batch).total
+    found = [query.contributions(batch) for query in queries]
+    # Each part alone, as a batch with the seed that it has there.
+    monkeypatch.setattr(module_file, "EXAMPLES", ROWS)
+    parts = [
+        rows(slice(first, first + most), seed=5 + number)
+        for number, first in enumerate(range(0, ROWS, most))
+    ]
+    alone = [one.gradient_sum(w, clip=0.3).contributions(part).total for part in parts]
+    torch.testing.assert_close(total, sum(alone), rtol=1e-12, atol=1e-13)
+    for query, numbers in zip(queries, found, strict=True):
+        separate = np.concatenate([query.contributions(part) for part in parts])
+        np.testing.assert_allclose(numbers, separate, rtol=1e-12, atol=1e-13)
+
+
+def test_no_pass_has_more_examples_than_may_go_through_at_once(monkeypatch):
+    sizes = []
+
+    class Noted(Counted):
+        def forward(self, X):
+            sizes.append(len(X))
+            return super().forward(X)
+
+    one = ModuleObjective(Noted(), CROSS_ENTROPY)
+    w, batch = one.start(), rows()
+    one.gradient_sum(w, clip=1.0).contributions(rows())  # tries its layers first
+    sizes.clear()
+    monkeypatch.setattr(module_file, "EXAMPLES", 2)
+    one.gradient_sum(w, clip=1.0).contributions(batch)
+    search = one.loss_drop_sum(w, direction(one), 0.1, form="difference", clip=9.0)
+    search.contributions(batch)
+    assert max(sizes) == 2 and sum(sizes) == 2 * ROWS
 
 
 def test_masks_leave_torchs_own_generator_alone():

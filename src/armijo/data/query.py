@@ -61,9 +61,31 @@ class Rows:
             self.cache[name] = held
         return held[1]
 
+    def parts(self, most: int) -> tuple["Rows", ...]:
+        """Return parts of at most ``most`` rows, each with a cache and a seed.
+
+        What can be computed row by row then needs no more memory than a part does.
+        """
+        if self.size <= most:
+            return (self,)
+        return self.remember(
+            "parts",
+            lambda: tuple(
+                Rows(_cut(self.X, first, most), _cut(self.y, first, most), seed=seed)
+                for seed, first in enumerate(range(0, self.size, most), self.seed)
+            ),
+        )
+
     def __repr__(self) -> str:
         """Show nothing of the rows."""
         return "Rows(private)"
+
+
+def _cut(held: Any, first: int, most: int) -> Any:
+    """Return some rows of a table, or of each table of a tuple."""
+    if isinstance(held, tuple):
+        return tuple(_cut(each, first, most) for each in held)
+    return None if held is None else held[first : first + most]
 
 
 @dataclass(frozen=True)

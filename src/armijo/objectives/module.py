@@ -4,8 +4,10 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import reduce
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,11 +17,7 @@ from armijo.objectives.base import Objective, QueryForm
 from armijo.objectives.ghost.capture import FirstOutputs
 from armijo.objectives.ghost.checks import Batch, refuse_mixing
 from armijo.objectives.ghost.clipping import Clipping
-from armijo.objectives.ghost.engine import (
-    ClippedSum,
-    clipped_gradient_sum,
-    losses_at,
-)
+from armijo.objectives.ghost.engine import clipped_gradient_sum, losses_at
 from armijo.objectives.ghost.line import losses_along
 from armijo.objectives.ghost.loss_trial import refuse_mixing_loss
 from armijo.objectives.ghost.one_by_one import Loss
@@ -34,6 +32,11 @@ from armijo.objectives.ghost.sparing import spared_losses, spared_sum
 from armijo.objectives.losses import clipped_losses, loss_drops
 from armijo.objectives.penalty import SquaredPenalty
 from armijo.privacy.budget import FloatArray
+
+EXAMPLES = 512
+"""The most that go through a module at once: memory does not grow with the batch."""
+
+Numbers = Callable[[Rows], FloatArray]
 
 
 class ModuleObjective(SquaredPenalty):
@@ -108,24 +111,27 @@ class ModuleObjective(SquaredPenalty):
         *,
         stability: float = 0.01,
     ) -> ClippedTotal:
-        """Return the clipped sum and keep the losses of its forward pass."""
+        """Return the clipped sum and keep the losses of its forward passes."""
 
-        def compute(batch: Batch) -> ClippedSum:
-            return clipped_gradient_sum(
-                self.module,
-                self.loss,
-                batch,
-                clip=clip,
-                clipping=clipping,
-                stability=stability,
-                seed=rows.seed,
+        def total(part: Rows) -> Tensor:
+            found = spared_sum(
+                lambda batch: clipped_gradient_sum(
+                    self.module,
+                    self.loss,
+                    batch,
+                    clip=clip,
+                    clipping=clipping,
+                    stability=stability,
+                    seed=part.seed,
+                ),
+                Batch(part.X, part.y),
             )
+            part.cache["losses"] = (w, found.losses)
+            part.cache["first"] = (w, found.first)
+            return found.total
 
         with parameters_at(self.module, w):
-            found = spared_sum(compute, Batch(rows.X, rows.y))
-        rows.cache["losses"] = (w, found.losses)
-        rows.cache["first"] = (w, found.first)
-        return ClippedTotal(found.total)
+            return ClippedTotal(reduce(Tensor.add_, map(total, rows.parts(EXAMPLES))))
 
     def loss_drop_sum(
         self,
@@ -144,7 +150,9 @@ class ModuleObjective(SquaredPenalty):
             after = self._losses_beside(rows, w, step, step_size)
             return loss_drops(before, after, form, clip).cpu().numpy()
 
-        return BoundedQuery(contributions=contributions, bound=clip, offset=offset)
+        return BoundedQuery(
+            contributions=_by_parts(contributions), bound=clip, offset=offset
+        )
 
     def drops_along(
         self, w: Tensor, step: Tensor, sizes: Sequence[float], *, units: FloatArray
@@ -162,7 +170,9 @@ class ModuleObjective(SquaredPenalty):
             ]
             return torch.stack(drops, dim=1).cpu().numpy() / units
 
-        return BoundedQuery(contributions=contributions, bound=math.sqrt(len(sizes)))
+        return BoundedQuery(
+            contributions=_by_parts(contributions), bound=math.sqrt(len(sizes))
+        )
 
     def losses_along(
         self, w: Tensor, step: Tensor, sizes: Sequence[float], *, clip: float
@@ -172,7 +182,9 @@ class ModuleObjective(SquaredPenalty):
         def contributions(rows: Rows) -> FloatArray:
             return (self._along(rows, w, step, sizes, clip) / clip).cpu().numpy()
 
-        return BoundedQuery(contributions=contributions, bound=math.sqrt(len(sizes)))
+        return BoundedQuery(
+            contributions=_by_parts(contributions), bound=math.sqrt(len(sizes))
+        )
 
     def step_scores(
         self, w: Tensor, step: Tensor, step_sizes: Sequence[float], *, clip: float
@@ -183,7 +195,7 @@ class ModuleObjective(SquaredPenalty):
             losses = self._along(rows, w, step, step_sizes, clip)
             return (0.5 * clip - losses).cpu().numpy()
 
-        return BoundedQuery(contributions=contributions, bound=0.5 * clip)
+        return BoundedQuery(contributions=_by_parts(contributions), bound=0.5 * clip)
 
     def _along(
         self, rows: Rows, w: Tensor, step: Tensor, sizes: Sequence[float], clip: float
@@ -232,6 +244,15 @@ class ModuleObjective(SquaredPenalty):
             return losses_at(self.module, self.loss, batch, w, seed=rows.seed)
 
         return spared_losses(compute, Batch(rows.X, rows.y))
+
+
+def _by_parts(numbers: Numbers) -> Numbers:
+    """Return the function that computes the numbers of a batch part by part."""
+
+    def joined(rows: Rows) -> FloatArray:
+        return np.concatenate([numbers(part) for part in rows.parts(EXAMPLES)])
+
+    return joined
 
 
 def as_module(objective: Objective) -> ModuleObjective:
