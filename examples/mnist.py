@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train the paper's small convolutional network on MNIST under differential privacy.
 
-    python examples/mnist.py --epsilon 3 --steps 2000
+    python examples/mnist.py --epsilon 3 --steps 1000
 
 Nothing but the budget and the number of steps is set: step sizes are found by the
 private line search.
@@ -22,7 +22,7 @@ def main() -> None:
     """Train, and print accuracy on the publisher's test images and the guarantee."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--epsilon", type=float, default=3.0)
-    arguments.add_argument("--steps", type=int, default=2000)
+    arguments.add_argument("--steps", type=int, default=1000)
     arguments.add_argument("--method", default="auto")
     arguments.add_argument("--dataset", default="mnist")
     asked = arguments.parse_args()

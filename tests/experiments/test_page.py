@@ -126,7 +126,7 @@ def test_networks_are_compared_at_their_last_iteration():
             * (0.9 + (gains[cell.epsilon] if cell.line.startswith("auto") else 0.0)),
         }
         for cell in wanted.cells()
-        for step, share in ((1000, 1.05), (2000, 1.0))
+        for step, share in ((500, 1.05), (1000, 1.0))
     ]
     table = zero_tuning_table(Part(experiment=wanted, table=pd.DataFrame(rows)))
     assert "above the best other in 2 of 4 cells" in table

@@ -287,8 +287,8 @@ class TestDefaults:
         )
         assert (training.method.rate, training._settings.steps) == (1.0, 10)
         assert type(training.method).__name__ == "SearchedSGD"
-        assert default_rate(1_000_000) == 1 / 200 and default_rate(2_560) == 0.1
-        assert default_steps(1 / 200) == 2_000 and default_steps(0.1) == 100
+        assert default_rate(1_000_000) == 1 / 100 and default_rate(2_560) == 0.1
+        assert default_steps(1 / 100) == 1_000 and default_steps(0.1) == 100
 
     def test_a_number_of_rows_that_is_found_is_not_promised_to_be_public(self):
         given = {"method": "nonprivate"}

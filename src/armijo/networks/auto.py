@@ -56,7 +56,7 @@ class NetworkAuto:
     """
 
     grad_clip: float = 1.0
-    step_size: float = 2.0
+    step_size: float = 4.0
     refresh_every: int = 5
     search_share: float = 0.3
     boldness: float = 2.0

@@ -319,7 +319,7 @@ def train(
         set.
     rate, steps : float, int
         Sampling probability and number of batches; by default batches of 256 examples
-        or 1/200 of them, whichever is more, and ten expected passes.
+        or 1/100 of them, whichever is more, and ten expected passes.
     n_rows : int or None
         The public number of examples; None takes the number found and promises under
         the zero-out relation.
