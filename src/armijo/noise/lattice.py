@@ -2,9 +2,10 @@
 """Integer noise: the Laplace and Gaussian laws rounded to the nearest integer."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
@@ -267,27 +268,34 @@ def each_fast_gaussian(
     """Hand the numbers of :func:`fast_gaussian` to ``use``, in blocks of float64.
 
     A block stays in the processor's cache for all that is done with it.  Bits are drawn
-    in order by the caller's thread, so that draws do not depend on ``threads``.
+    in order, by whoever takes the next block, so that draws do not depend on
+    ``threads``.  The caller works as well: where the idle threads of other libraries
+    still hold the processors, helpers take fewer blocks.
     """
     _validate.non_negative(scale=scale)
     _refuse_large(scale)
-    parts = [slice(i, min(i + _FAST_BLOCK, size)) for i in range(0, size, _FAST_BLOCK)]
+    starts = range(0, size, _FAST_BLOCK)
+    parts = iter([slice(i, min(i + _FAST_BLOCK, size)) for i in starts])
+    turn = Lock()
 
-    def words() -> Iterator[NDArray[np.uint64]]:
-        for part in parts:
-            pairs = -(-(part.stop - part.start) // 2)
-            yield bits.uint64(pairs + -(-pairs // 2))
+    def work() -> None:
+        while True:
+            with turn:
+                part = next(parts, None)
+                if part is None:
+                    return
+                pairs = -(-(part.stop - part.start) // 2)
+                drawn = bits.uint64(pairs + -(-pairs // 2))
+            use(part, _box_muller(scale, part.stop - part.start, drawn))
 
-    def work(part: slice, drawn: NDArray[np.uint64]) -> None:
-        use(part, _box_muller(scale, part.stop - part.start, drawn))
-
-    if threads == 1 or len(parts) == 1:
-        for part, drawn in zip(parts, words(), strict=True):
-            work(part, drawn)
-        return
-    with ThreadPoolExecutor(min(threads, len(parts))) as pool:
-        for _ in pool.map(work, parts, words()):
-            pass
+    helpers = min(threads, len(starts)) - 1
+    if helpers < 1:
+        return work()
+    with ThreadPoolExecutor(helpers) as pool:
+        waiting = [pool.submit(work) for _ in range(helpers)]
+        work()
+        for one in waiting:
+            one.result()
 
 
 def _box_muller(
