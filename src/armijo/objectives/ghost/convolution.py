@@ -103,11 +103,11 @@ class Convolution:
         terms = self.gradients[0, 0].numel()
         ghost = self._ghost_cost(terms, height)
         if stores(terms, size, examples, ghost):
-            self._stored = Stored(self.per_example(slice(None)))
+            self._stored = Stored(self._turned(slice(None)))
             return self._stored.norms_squared()
         if SMALL_PRODUCTS * terms * size < ghost:
             parts = blocks(examples, self.layout.groups * self.layout.depth * terms)
-            return torch.cat([squared(self.per_example(rows)) for rows in parts])
+            return torch.cat([squared(self._turned(rows)) for rows in parts])
         pixels = max(terms, self.images[0, 0].numel()) if self._slides else terms
         parts = blocks(examples, 3 * pixels**2 * self.layout.groups)
         return torch.cat([self._ghost(rows) for rows in parts])
@@ -171,9 +171,12 @@ class Convolution:
 
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
         """Write the sum of the examples' gradients times their weights."""
-        if self._stored is not None:
-            return self._stored.weighted_sum(weights, out)
         layout = self.layout
+        if self._stored is not None:
+            turned = out.new_empty(self._stored.gradients.shape[1:])
+            self._stored.weighted_sum(weights, turned)
+            out.copy_(turned.mT.reshape(layout.shape))
+            return
         left, right, top, bottom = layout.zeros
         native = left == right and top == bottom
         images = layout.framed(self.images) if native else layout.padded(self.images)
@@ -189,12 +192,20 @@ class Convolution:
         out.copy_(total.view(layout.shape))
 
     def per_example(self, rows: slice) -> Tensor:
-        """Return the gradients of some examples, patches for a block at a time."""
+        """Return the gradients of some examples."""
+        return self._turned(rows).mT.reshape(-1, *self.layout.shape)
+
+    def _turned(self, rows: slice) -> Tensor:
+        """Return the gradients of some examples, (b, G, depth, height of a group).
+
+        Patches are formed for a block at a time.  They stand on the left: measured, the
+        product is up to a third faster than its transpose where the kernel is small.
+        """
         images, gradients = self.images[rows], self.gradients[rows]
         groups, depth = self.layout.groups, self.layout.depth
         places = gradients.shape[2:]
         height = gradients.shape[1] // groups
-        result = gradients.new_empty(len(images) * groups, height, depth)
+        result = gradients.new_empty(len(images) * groups, depth, height)
         buffer = None
         for part in blocks(len(images), groups * depth * places.numel()):
             if buffer is None:  # new memory for every block would cost more than a copy
@@ -202,8 +213,8 @@ class Convolution:
                 buffer = images.new_empty(shape)
             left = gradients[part].reshape(-1, height, places.numel())
             into = result[part.start * groups : part.stop * groups]
-            torch.bmm(left, self._patches(images[part], buffer).mT, out=into)
-        return result.view(len(images), *self.layout.shape)
+            torch.bmm(self._patches(images[part], buffer), left.mT, out=into)
+        return result.view(len(images), groups, depth, height)
 
     def without(self, bad: Tensor) -> "Convolution":
         """Return the same with zeros in place of the bad examples."""
