@@ -160,7 +160,8 @@ class PrivateBatch:
         """Return a sum that was clipped by the objective, with noise.
 
         Rounding the sum to the lattice may move two of them apart by ``sqrt(d)`` steps
-        more; the noise is raised by that share.
+        more; the noise is raised by that share.  The exact sum is overwritten: nobody
+        is to find it, and new memory for a network costs as much as its noise.
         """
         total = self._team.total(total)
         if mechanism.noise_scale == 0:
@@ -168,14 +169,13 @@ class PrivateBatch:
         excess = 1 + math.sqrt(total.numel()) / fixed_point.STEPS
         relative = mechanism.noise_scale / bound * excess
         values = total.detach().cpu().numpy()
-        found = np.empty_like(values)
 
         def put(part: slice, noise: NDArray[Any]) -> None:
-            fixed_point.noised(values[part], noise, bound, out=found[part])
+            fixed_point.noised(values[part], noise, bound, out=values[part])
 
         def noisy() -> torch.Tensor:
             self._each_noise(relative, values.size, put)
-            return torch.from_numpy(found).to(total.device)
+            return torch.from_numpy(values).to(total.device)
 
         return self._team.from_lead(noisy, total)
 

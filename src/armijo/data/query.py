@@ -111,6 +111,7 @@ class ClippedTotal:
 
     For modules, whose contributions are never formed one by one.  The sum is floating
     point: its exactness is that of the objective, not of the gate's lattice.
+    It belongs to the gate, which writes the noisy sum over it.
     """
 
     total: torch.Tensor

@@ -105,7 +105,7 @@ def rounded_laplace(
         nonzero = coins_below_exp(
             zeros, half, lambda _: rational(1, 2 * scale), bits, _guard
         )
-        magnitudes = 1 + u + scale * e_folds(folds, bits, _guard)
+        magnitudes = 1 + u + scale * e_folds(folds, bits, _guard).astype(np.int64)
         return (_signed(magnitudes, signed) * nonzero)[kept & usable]
 
     return _collect(size, _LAPLACE_ACCEPTANCE, propose)
@@ -163,17 +163,20 @@ def rounded_gaussian(
             bits,
             _guard,
         )
-        magnitudes = u + scale * v
+        index = np.flatnonzero(kept & usable)
+        magnitudes = u[index] + scale * v[index].astype(np.int64)
+        signed = signed[index]
         # Zero has no sign: kept with either, it would come twice as often.
-        kept &= (magnitudes > 0) | (signed & 1 == 0)
-        return _signed(magnitudes, signed)[kept & usable]
+        once = (magnitudes > 0) | (signed & 1 == 0)
+        noise = _signed(magnitudes, signed)
+        return noise if once.all() else noise[once]
 
     return _collect(size, _GAUSSIAN_ACCEPTANCE, propose)
 
 
 def _float_exponent(
     u: NDArray[np.int64],
-    v: NDArray[np.int64],
+    v: NDArray[np.float64],
     offsets: NDArray[np.uint64],
     scale: int,
 ) -> NDArray[np.float64]:
@@ -182,8 +185,15 @@ def _float_exponent(
     # once each, so |dz| <= (v + 6) e; with three more roundings |dx| <= 4 (v + 4)**2 e.
     # The exponent is at least (z-1)**2/2 with z >= v - 1/2, so the chance times |dx| is
     # largest at v = 2 and stays below 128 e = 2**-46, as GUARD wants.
-    z = v + (u + (unit_floats(offsets) - 0.5)) / scale
-    exponent: NDArray[np.float64] = 0.5 * z * z - v + (0.5 + 0.5 / scale)
+    z = unit_floats(offsets)
+    z -= 0.5
+    z += u
+    z /= scale
+    z += v
+    exponent: NDArray[np.float64] = 0.5 * z
+    exponent *= z
+    exponent -= v
+    exponent += 0.5 + 0.5 / scale
     return exponent
 
 
