@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from armijo.data.private import BatchPlan
-from armijo.data.query import BoundedQuery, Rows
+from armijo.data.query import BoundedQuery, ClippedTotal, Rows
 from armijo.errors import BudgetExceeded
 from armijo.noise import EXACT_UP_TO
 from armijo.privacy.above_threshold import AboveThreshold
@@ -233,3 +234,12 @@ def test_a_search_without_noise_compares_exactly_and_no_budget_pays_it(kind):
     for rate in (0.5, 1.0):
         with pytest.raises(BudgetExceeded):
             PrivacyFilter(BUDGET).charge(Subsampled(silent, rate))
+
+
+def test_nothing_is_left_of_a_sum_that_came_clipped():
+    exact = torch.linspace(-1.0, 1.0, 7)
+    total = exact.clone()
+    query = BoundedQuery(contributions=lambda rows: ClippedTotal(total), bound=1.0)
+    noisy = opened(GRADIENT).noisy_vector(query, GRADIENT)
+    assert torch.equal(total, noisy)
+    assert not torch.isclose(total, exact).any()

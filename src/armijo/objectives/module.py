@@ -25,7 +25,6 @@ from armijo.objectives.ghost.parameters import (
     flat_parameters,
     flat_size,
     load_parameters,
-    parameters_at,
     trainable,
 )
 from armijo.objectives.ghost.sparing import spared_losses, spared_sum
@@ -123,6 +122,7 @@ class ModuleObjective(SquaredPenalty):
                     clipping=clipping,
                     stability=stability,
                     seed=part.seed,
+                    w=w,
                 ),
                 Batch(part.X, part.y),
             )
@@ -130,8 +130,7 @@ class ModuleObjective(SquaredPenalty):
             part.cache["first"] = (w, found.first)
             return found.total
 
-        with parameters_at(self.module, w):
-            return ClippedTotal(reduce(Tensor.add_, map(total, rows.parts(EXAMPLES))))
+        return ClippedTotal(reduce(Tensor.add_, map(total, rows.parts(EXAMPLES))))
 
     def loss_drop_sum(
         self,

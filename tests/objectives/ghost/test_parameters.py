@@ -6,12 +6,14 @@ import torch
 from torch import nn
 
 from armijo.objectives.ghost import (
+    clipped_gradient_sum,
     flat_parameters,
     flat_size,
     load_parameters,
     losses_at,
     parameters_at,
 )
+from armijo.objectives.ghost.parameters import every_layer
 
 
 def partly_frozen():
@@ -47,6 +49,34 @@ def test_parameters_at_computes_elsewhere_and_comes_back():
     assert torch.equal(flat_parameters(module), before)
 
 
+def test_a_sum_elsewhere_is_that_of_a_module_moved_there():
+    module, moved = partly_frozen(), partly_frozen()
+    moved.load_state_dict(module.state_dict())
+    before = flat_parameters(module)
+    w = before + 0.3
+    load_parameters(moved, w)
+    batch = torch.rand(5, 3), torch.rand(5)
+
+    def loss(scores, y):
+        return (scores.sum(1) - y).square()
+
+    found = clipped_gradient_sum(module, loss, batch, clip=0.5, w=w)
+    expected = clipped_gradient_sum(moved, loss, batch, clip=0.5)
+    assert torch.equal(found.total, expected.total)
+    assert torch.equal(found.losses, expected.losses)
+    assert torch.equal(flat_parameters(module), before)
+    at_home = clipped_gradient_sum(module, loss, batch, clip=0.5)
+    assert not torch.equal(at_home.total, found.total)
+
+
+def test_every_layer_comes_once_in_the_order_of_modules():
+    shared = nn.Linear(2, 2)
+    module = nn.Sequential(shared, nn.Sequential(nn.ReLU(), shared), nn.Tanh())
+    module.register_module("absent", None)
+    assert every_layer(module) == list(module.modules())
+    assert len(every_layer(module)) == 5
+
+
 def test_tied_parameters_move_together():
     module = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
     module[1].weight = module[0].weight
@@ -74,3 +104,7 @@ def test_a_vector_that_does_not_fit(w):
         pass
     with pytest.raises(ValueError, match="vector of 6 numbers"):
         losses_at(module, lambda s, y: s.sum(1), batch, w)
+    for size in (1, 0):  # a batch without examples is no reason to take anything
+        few = torch.ones(size, 2), torch.ones(size)
+        with pytest.raises(ValueError, match="vector of 6 numbers"):
+            clipped_gradient_sum(module, lambda s, y: s.sum(1), few, clip=1.0, w=w)

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from armijo.errors import UnsupportedModule
+from armijo.objectives.ghost.parameters import every_layer
 
 
 class _Held(NamedTuple):
     """The buffers of one layer before a pass: the tensors and copies of them."""
 
-    name: str
+    part: nn.Module  # the module that the layer is in
     layer: nn.Module
     buffers: dict[str, Tensor | None]
     copies: dict[str, Tensor | None]
@@ -70,25 +71,32 @@ def _noted(parts: tuple[object, ...]) -> list[_Held]:
 
     return [
         _Held(
-            name,
+            part,
             layer,
             dict(layer._buffers),
             {key: copy(buffer) for key, buffer in layer._buffers.items()},
         )
         for part in parts
         if isinstance(part, nn.Module)
-        for name, layer in part.named_modules()
+        for layer in every_layer(part)
     ]
 
 
 def _changed(held: list[_Held]) -> list[str]:
     """Return the names of buffers that have another value than before, or are new."""
     return [
-        f"{one.name}.{key}" if one.name else key
+        _name(one, key)
         for one in held
         for key in {**one.buffers, **one.layer._buffers}
         if not _same(one.layer._buffers.get(key), one.copies.get(key))
     ]
+
+
+def _name(held: _Held, key: str) -> str:
+    """Return the name of a layer's buffer inside the whole module."""
+    names = {id(layer): name for name, layer in held.part.named_modules()}
+    prefix = names[id(held.layer)]
+    return f"{prefix}.{key}" if prefix else key
 
 
 def _put_back(held: list[_Held]) -> None:

@@ -6,6 +6,7 @@ from them come exact norms for each example over all parameters together, the we
 the examples, and the weighted sum.
 """
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -65,6 +66,7 @@ def clipped_gradient_sum(
     clipping: Clipping = "norm",
     stability: float = AUTOMATIC_SHIFT,
     seed: int | None = None,
+    w: Tensor | None = None,
 ) -> ClippedSum:
     r"""Return :math:`\sum_i c_i \nabla \ell_i(w)` at the module's parameters.
 
@@ -91,6 +93,9 @@ def clipped_gradient_sum(
     seed : int or None
         Where dropout masks come from; the same seed gives the same masks in
         :func:`losses_at`.  None draws from torch's global generator.
+    w : Tensor or None
+        Where to compute, as a flat vector; the module itself keeps its parameters.
+        None is at these.
 
     Examples
     --------
@@ -103,6 +108,7 @@ def clipped_gradient_sum(
     _validate.choice(("norm", "automatic"), clipping=clipping)
     batch = Batch(*batch)
     plan = plan_for(module, as_tuple(batch.inputs))
+    there = nullcontext() if w is None else swapped(matching(plan.parameters, w), w)
     if batch_size(batch) == 0:
         return ClippedSum(plan.zeros(), plan.zeros()[:0], {})
 
@@ -111,7 +117,7 @@ def clipped_gradient_sum(
         norms = (squares + 0 * losses).sqrt_().to(plan.parameters[0].dtype)
         return example_weights(norms, clip, clipping, stability)
 
-    with torch.enable_grad(), kept(module, loss):
+    with there, torch.enable_grad(), kept(module, loss):
         if plan.recorded:
             try:
                 return _from_records(module, loss, batch, plan, weigh, seed)

@@ -14,7 +14,7 @@ from armijo.objectives.ghost import trial
 from armijo.objectives.ghost.buffers import unwritten
 from armijo.objectives.ghost.capture import Layer
 from armijo.objectives.ghost.checks import refuse_mixing
-from armijo.objectives.ghost.parameters import trainable
+from armijo.objectives.ghost.parameters import every_layer, trainable
 from armijo.objectives.ghost.rules import rule_for
 
 
@@ -59,7 +59,7 @@ def plan_for(module: nn.Module, inputs: tuple[Tensor, ...]) -> Plan:
 def _state(module: nn.Module, inputs: tuple[Tensor, ...]) -> list[object]:
     """Return what a plan depends on."""
     state: list[object] = [(x.dim(), x.dtype, x.device) for x in inputs]
-    for layer in module.modules():
+    for layer in every_layer(module):
         state += (id(layer), layer.training)
         for p in layer._parameters.values():
             if p is not None:
