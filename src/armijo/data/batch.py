@@ -45,8 +45,8 @@ Released = TypeVar("Released")
 _NOISE_BLOCK = 32
 # Numbers from which helpers draw noise as well, about 12 ms of work for one thread. For
 # some milliseconds after torch's last operation its own threads keep their processors
-# busy waiting: measured on two, a helper made steps of perceptrons of 269,322 and 795,010
-# numbers 10 % slower.
+# busy waiting: measured on two, a helper made steps with 269,322 and 795,010 numbers
+# 10 % slower.
 _HELPED_FROM = 1 << 21
 
 
