@@ -79,6 +79,7 @@ class TestFitted:
             {"search": "gaussian"},
             {"search_form": "difference", "subtract_noise": True},
             {"armijo": "literal"},
+            {"tail_mean": True},
             {"adapt": "always", "average": "weighted", "method": "blsgd-ac"},
             {"noise": "fast"},
             {"rate": 1.0, "max_batches": 3},

@@ -388,6 +388,7 @@ def test_any_script_keeps_the_rules(script, clip_decay, adapt):
         {"headroom": 0.0},
         {"budget_growth": -0.1},
         {"refresh_every": 0},
+        {"tail_mean": "half"},
     ],
 )
 def test_bad_settings_are_refused(settings):

@@ -36,7 +36,7 @@ POSITIVE = st.floats(0, exclude_min=True, allow_infinity=False)
 VECTORS = st.lists(NUMBERS, min_size=1, max_size=6).map(
     lambda values: torch.tensor(values, dtype=torch.float64)
 )
-STATES = st.builds(
+LAST = st.builds(
     SearchState,
     w=VECTORS,
     gradient_rho=POSITIVE,
@@ -51,6 +51,8 @@ STATES = st.builds(
     mean_angle=NUMBERS,
     clip_lowered=st.booleans(),
 )
+MEANS = LAST.map(lambda state: dataclasses.replace(state, point=-0.5 * state.w))
+STATES = LAST | MEANS
 RECORDS = st.builds(
     StepRecord,
     batch=st.integers(0, 10**6),
@@ -187,7 +189,13 @@ class TestRefusals:
         self.refused(saved)
 
     @pytest.mark.parametrize(
-        ("name", "value"), [("momentum", 0.9), ("w", ["a", "b"]), ("recent_steps", 3)]
+        ("name", "value"),
+        [
+            ("momentum", 0.9),
+            ("w", ["a", "b"]),
+            ("recent_steps", 3),
+            ("point", {"tensor": [1.0]}),
+        ],
     )
     def test_a_strange_part_of_the_state(self, saved, name, value):
         document = json.loads(saved.read_text())
@@ -292,6 +300,23 @@ class TestResume:
             train(*data(), settings, callback=stopping(4, by_interrupt=True))
         result = train(*data(), settings, resume=True)
         self.assert_same(tmp_path, result, whole)
+
+    @pytest.mark.parametrize("name", LINE_SEARCHES)
+    def test_a_mean_of_iterates_is_carried_on(self, tmp_path, name):
+        def settings(folder, tail_mean):
+            method = LineSearchSettings(
+                method=name, gradient_rho=0.02, search_epsilon=0.2, tail_mean=tail_mean
+            )
+            return settings_of(tmp_path / folder, method=method)
+
+        whole = train(*data(), settings("whole", True))
+        parts = settings("parts", True)
+        for k, after in enumerate((3, 4)):
+            train(*data(), parts, callback=stopping(after), resume=k > 0)
+        self.assert_same(tmp_path, train(*data(), parts, resume=True), whole)
+        last = train(*data(), settings("last", False))
+        assert last.records == whole.records  # the mean is nowhere used in a step
+        assert last.w.tobytes() != whole.w.tobytes()
 
     def assert_same(self, folder, result, whole):
         assert result.w.tobytes() == whole.w.tobytes()

@@ -164,6 +164,13 @@ class TestParameters:
         with pytest.raises(ValueError, match="does not take temperature"):
             method_settings(name, {"temperature": 1.0})
 
+    def test_a_mean_of_iterates_is_for_those_that_have_one(self, name):
+        takes = name in (*LINE_SEARCHES, "auto")
+        assert ("tail_mean" in parameters_of(name)) == takes
+        if not takes:
+            with pytest.raises(ValueError, match="does not take tail_mean"):
+                method_settings(name, {**options_of(name), "tail_mean": True})
+
     def test_a_bound_on_rows_is_asked_for(self, name):
         if "feature_norm" not in parameters_of(name) or name == "auto":
             pytest.skip("needs no bound on rows")

@@ -189,6 +189,24 @@ class TestNoiseOff:
         assert len({len(chosen) for chosen in batches}) > 5
         assert_same_path(found, run_plain(loss, rate=rate, batches=batches, **model))
 
+    @pytest.mark.parametrize("kind", [BLSGD, BLGD])
+    def test_tail_mean_is_a_mean_of_the_same_path(self, loss, kind):
+        """The t-th iterate counts t (t + 1) (t + 2); the path itself does not move."""
+        settings = {"rate": 1.0} if kind is BLSGD else {}
+        model = {"l2": 0.01, "intercept": True}
+        method = noiseless(kind, tail_mean=True, **settings)
+        means, tries = run_method(method, loss, randomness=Randomness(), **model)
+        everything = [np.arange(ROWS)] * STEPS
+        plain, plain_tries = run_plain(loss, rate=1.0, batches=everything, **model)
+        assert tries == plain_tries
+        counts = np.array([t * (t + 1) * (t + 2) for t in range(1, STEPS + 1)])
+        for t, mean in enumerate(means, start=1):
+            expected = counts[:t] @ np.array(plain[:t]) / counts[:t].sum()
+            np.testing.assert_allclose(mean, expected, rtol=0, atol=1e-12)
+        assert np.abs(means[-1] - plain[-1]).max() > 1e-3
+        late = counts[STEPS // 2 :].sum() / counts.sum()
+        assert late == pytest.approx(15 / 16, abs=0.01)  # what the docs promise
+
     def test_a_clip_that_binds_leaves_the_path(self, loss):
         method = BLSGD(
             gradient_rho=math.inf,

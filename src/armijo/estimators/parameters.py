@@ -71,6 +71,9 @@ class MethodParameters(BaseEstimator):
         zeta of "blsgd-ac".
     average : {"plain", "weighted"}
         How a retry averages directions.
+    tail_mean : bool
+        Whether the model is a mean of late iterates instead of the last one ("auto" and
+        the line searches).
     l2, huber_width : float
         Penalty mu and half-width of the Huberized hinge.
     fit_intercept : bool
@@ -137,6 +140,7 @@ class MethodParameters(BaseEstimator):
         headroom: float | None = None,
         clip_decay: float | None = None,
         average: str | None = None,
+        tail_mean: bool | None = None,
         l2: float = 1e-3,
         huber_width: float = 0.5,
         fit_intercept: bool = True,
@@ -184,6 +188,7 @@ class MethodParameters(BaseEstimator):
         self.headroom = headroom
         self.clip_decay = clip_decay
         self.average = average
+        self.tail_mean = tail_mean
         self.l2 = l2
         self.huber_width = huber_width
         self.fit_intercept = fit_intercept

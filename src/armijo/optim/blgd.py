@@ -66,7 +66,7 @@ class BLGD(SearchSettings):
     ) -> tuple[SearchState, StepRecord]:
         """Measure or refine the gradient, search, and move."""
         gradient = self._gradient(state)
-        direction = measure(batch, objective, state.w, gradient, batch_size)
+        direction = measure(batch, objective, state.here, gradient, batch_size)
         angle = None
         if state.pending is not None:
             # Inverse variance is proportional to rho: old rho against the increase.

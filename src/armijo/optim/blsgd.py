@@ -108,7 +108,7 @@ class BLSGD(SearchSettings):
     ) -> tuple[SearchState, StepRecord]:
         """Measure a gradient, adapt the budgets on a retry, search, and move."""
         gradient = Gaussian.from_rho(state.gradient_rho, state.grad_clip)
-        fresh = measure(batch, objective, state.w, gradient, batch_size)
+        fresh = measure(batch, objective, state.here, gradient, batch_size)
         direction, angle, adapted = fresh, None, state
         if state.pending is not None:
             angle = angle_between(state.pending.vector, fresh.vector)

@@ -15,6 +15,8 @@ from armijo.optim.loop import Schedule, StepRecord
 from armijo.privacy.mechanisms import Gaussian
 from armijo.search.armijo import ArmijoSearch, Direction, StepChoice
 
+_DECAY = 3  # the last half of the updates has 1 - 1/2^(3 + 1) of the weight
+
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
@@ -35,6 +37,10 @@ class SearchSettings:
     refresh_every, headroom : int, float
         Every so many updates the first candidate falls to headroom times the largest
         recent step, if that is lower.
+    tail_mean : bool
+        Whether the model is a mean of the iterates in which late ones count most, see
+        :func:`tail_weight`, or else the last one.  Both are made of released values
+        only, so that neither costs more.
     """
 
     gradient_rho: float
@@ -46,6 +52,7 @@ class SearchSettings:
     budget_growth: float = 0.3
     refresh_every: int = 10
     headroom: float = 1.2
+    tail_mean: bool = False
 
     def schedule(self) -> Schedule | None:
         """Return None: what a search answers decides what is charged next."""
@@ -61,11 +68,18 @@ class SearchSettings:
         )
         _validate.non_negative(budget_growth=self.budget_growth)
         _validate.at_least(1, refresh_every=self.refresh_every)
+        if not isinstance(self.tail_mean, bool):
+            raise ValueError(
+                f"Expected tail_mean True or False, got {self.tail_mean!r}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchState:
-    """Released values that the line-search methods carry from batch to batch."""
+    """Released values that the line-search methods carry from batch to batch.
+
+    ``w`` is the model; ``point`` is the last iterate where the model is a mean.
+    """
 
     w: Tensor
     gradient_rho: float
@@ -79,6 +93,12 @@ class SearchState:
     previous: Tensor | None = None
     mean_angle: float = 90.0
     clip_lowered: bool = False
+    point: Tensor | None = None
+
+    @property
+    def here(self) -> Tensor:
+        """The last iterate, from which the next step is made."""
+        return self.w if self.point is None else self.point
 
     def __post_init__(self) -> None:
         """Check the public numbers, which may come from a file."""
@@ -87,6 +107,11 @@ class SearchState:
         if not all(value > 0 for value in (*budgets, *clips)):
             raise ValueError(
                 f"Expected positive budgets and clips, got {budgets} and {clips}."
+            )
+        if self.here.shape != self.w.shape:
+            raise ValueError(
+                f"Expected a point like the model, which has {self.w.numel()} numbers, "
+                f"got {self.here.numel()}."
             )
 
 
@@ -155,7 +180,7 @@ def search_step(
     return settings.search.choose(
         batch,
         objective,
-        state.w,
+        state.here,
         direction,
         mechanism=settings.search.mechanism(state.search_epsilon),
         step_max=state.step_max,
@@ -177,9 +202,11 @@ def updated(
     if updates % settings.refresh_every == 0:
         step_max = min(settings.headroom * max(steps), step_max)
         steps = ()
+    point = torch.sub(state.here, direction.vector, alpha=choice.step_size)
     return replace(
         state,
-        w=torch.sub(state.w, direction.vector, alpha=choice.step_size),
+        w=_model(settings, state.w, point, updates),
+        point=point if settings.tail_mean else None,
         updates=updates,
         step_max=step_max,
         recent_steps=steps,
@@ -187,6 +214,32 @@ def updated(
         previous=direction.vector,
         clip_lowered=False,
     )
+
+
+def tail_weight(update: int) -> float:
+    """Return the weight of the iterate after an update, from one on, in the mean.
+
+    Polynomial-decay averaging (Shamir and Zhang 2013), here with ``a = 3``:
+
+        mean_t = (1 - (a + 1) / (t + a)) mean_(t-1) + (a + 1) / (t + a) w_t
+
+    so that w_t counts as ``t (t + 1) (t + 2)`` and the last half of the updates has
+    about 15/16 of the weight: a mean of the tail that need not know when the run ends.
+    Failed searches leave the iterate and the mean as they are.
+
+    >>> tail_weight(1), tail_weight(5)
+    (1.0, 0.5)
+    """
+    return (_DECAY + 1) / (update + _DECAY)
+
+
+def _model(
+    settings: SearchSettings, mean: Tensor, point: Tensor, updates: int
+) -> Tensor:
+    """Return the mean with a new iterate taken in, or the iterate alone."""
+    if not settings.tail_mean:
+        return point
+    return torch.lerp(mean, point, tail_weight(updates))
 
 
 def record(

@@ -57,6 +57,7 @@ class LineSearchSettings(MethodSettings):
     headroom: float = 1.2
     clip_decay: float = 0.05
     average: Literal["plain", "weighted"] = "plain"
+    tail_mean: bool = False
     search: ArmijoSearch = field(default_factory=ArmijoSearch)
 
     def build(self, problem: Problem) -> BLSGD | BLGD:

@@ -128,6 +128,7 @@ class StepBudget:
     search_epsilon: float
 
 
+@lru_cache(maxsize=256, typed=True)
 def line_search_budget(
     budget: Budget,
     *,
