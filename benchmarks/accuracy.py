@@ -64,7 +64,7 @@ def _cell(
     train, test = list(datasets.folds(len(data.y), FOLDS, seed=0))[fold]
     start = time.perf_counter()
     estimator = MODELS[model](
-        **parameters_of(variant, EPSILONS.index(epsilon)),
+        **parameters_of(variant, model, EPSILONS.index(epsilon)),
         epsilon=epsilon,
         delta=1e-8,
         classes=[0, 1],

@@ -8,20 +8,35 @@ them as plus or minus 0.01, and 0.03 at epsilon 0.05.
 from typing import Any
 
 ALL = ("adult", "bank", "ipums-br")
-STEPS = {  # expected steps of the calibrated variants, one for each epsilon
-    "blsgd-calibrated": (60, 60, 100, 200, 200, 200),
-    "blgd-calibrated": (40, 40, 70, 120, 120, 120),
+BY_EPSILON: dict[str, dict[str, tuple[float, ...]]] = {
+    "blsgd-calibrated": {
+        "expected_steps": (60, 60, 100, 200, 200, 200),
+        "grad_clip": (1.0, 1.0, 2.0, 3.0, 3.0, 3.0),
+        "step_max": (6.0, 12.0, 8.0, 8.0, 8.0, 8.0),
+    },
+    "blgd-calibrated": {
+        "expected_steps": (60, 60, 100, 100, 100, 100),
+        "grad_clip": (1.0, 1.0, 2.0, 3.0, 3.0, 3.0),
+        "step_max": (6.0, 12.0, 8.0, 8.0, 8.0, 8.0),
+    },
+}
+"""Parameters of the calibrated variants that follow the budget.
+
+Where noise is large, a lower clip cuts it more than the signal; the first candidate has
+to grow with it, or so few steps do not arrive.
+"""
+CALIBRATED: dict[str, Any] = {
+    "search_form": "difference",
+    "subtract_noise": True,
+    "slope": 0.1,
+    "tail_mean": True,
 }
 UNIT = {"feature_norm": 1.0}
 LINE_SEARCHES: dict[str, dict[str, Any]] = {
     "blsgd": {"method": "blsgd"},
     "blgd": {"method": "blgd"},
-    "blsgd-calibrated": {"method": "blsgd", "search_form": "difference"},
-    "blgd-calibrated": {
-        "method": "blgd",
-        "search_form": "difference",
-        "subtract_noise": True,
-    },
+    "blsgd-calibrated": {"method": "blsgd", **CALIBRATED},
+    "blgd-calibrated": {"method": "blgd", **CALIBRATED},
 }
 BASELINES: dict[str, dict[str, Any]] = {
     "agd": {"method": "agd"},
@@ -137,9 +152,13 @@ def wanted(variant: str, dataset: str, model: str, epsilon: float, fold: int) ->
     return new and fold < FEW_FOLDS
 
 
-def parameters_of(variant: str, budget_number: int) -> dict[str, Any]:
+def parameters_of(variant: str, model: str, budget_number: int) -> dict[str, Any]:
     """Return the parameters of the estimator."""
     parameters = dict(VARIANTS[variant])
-    if variant in STEPS:
-        parameters["expected_steps"] = STEPS[variant][budget_number]
+    chosen = BY_EPSILON.get(variant, {})
+    for name, values in chosen.items():
+        parameters[name] = values[budget_number]
+    if chosen and model == "svm":
+        # A precise search stops at a kink of the hinge: no step along it descends.
+        parameters["loss"] = "huber"
     return parameters
