@@ -159,6 +159,6 @@ def parameters_of(variant: str, model: str, budget_number: int) -> dict[str, Any
     for name, values in chosen.items():
         parameters[name] = values[budget_number]
     if chosen and model == "svm":
-        # A precise search stops at a kink of the hinge: no step along it descends.
+        # On the hinge itself precise searches stop early, see Bank in the page.
         parameters["loss"] = "huber"
     return parameters
