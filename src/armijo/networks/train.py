@@ -176,9 +176,8 @@ class Training:
 
     def run(self, *, progress: bool = False) -> "Training":
         """Make all steps, with a progress bar if asked for."""
-        visible = progress and self._team.leads
-        done, steps = len(self.records), self._settings.steps
-        for _ in shown(self, steps, done=done, visible=visible):
+        done, visible = len(self.records), progress and self._team.leads
+        for _ in shown(self, self._settings.steps, done=done, visible=visible):
             pass
         return self
 
@@ -336,10 +335,8 @@ def train(
     ledger, checkpoint : path or None
         Files for the charges and for resuming; a checkpoint alone gets its ledger
         beside it, where the secret key of the run lies, too, until the run has ended.
-    checkpoint_every : int
-        Steps between checkpoints.
-    resume : bool
-        Go on from the checkpoint.
+    checkpoint_every, resume : int, bool
+        Steps between checkpoints, and whether to go on from the last one.
     evaluate, evaluate_every
         A hook on *held-out, public* data, called with the model, in eval mode, every
         so many steps.
