@@ -29,16 +29,24 @@ def median_seconds(
 
 
 def in_turns(
-    steps: Mapping[str, Callable[[], object]], *, rounds: int, seconds_each: float
+    steps: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int,
+    seconds_each: float,
+    calls: int = 1,
 ) -> dict[str, float]:
-    """Return the median seconds of each step; slow ones sit out the later rounds."""
+    """Return the median seconds of each step; slow ones sit out the later rounds.
+
+    A turn has ``calls`` calls: a training makes its steps one after the other and
+    finds its own data in the caches, not a peer's.
+    """
     found: dict[str, list[float]] = {name: [] for name in steps}
     for step in steps.values():
         step()
     for _ in range(rounds):
         for name, step in steps.items():
             if sum(found[name]) < seconds_each:
-                found[name].append(_seconds(step))
+                found[name].extend(_seconds(step) for _ in range(calls))
     return {name: statistics.median(times) for name, times in found.items()}
 
 

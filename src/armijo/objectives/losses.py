@@ -12,7 +12,7 @@ huber      1 - m, (1 + h - m)^2 / (4h) if |1 - m| <= h, or 0  -1, -(1+h-m)/(2h),
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 import torch
@@ -67,6 +67,19 @@ FAR = 500.0
 """A clip of differences up to which :func:`logistic_drops` may stand for them."""
 
 
+@cache
+def _exponential() -> Callable[[FloatArray], object]:
+    """Return the faster exponential, in place: NumPy's where it has the best kernel.
+
+    With AVX-512 it takes half the time of torch's, without it more than twice.
+    """
+    kernels = np.lib.introspect.opt_func_info(func_name="^exp$", signature="float64")
+    ((found,),) = (each.values() for each in kernels.values())
+    if found["current"] == found["available"].split()[0]:
+        return lambda values: np.exp(values, out=values)
+    return lambda values: torch.from_numpy(values).exp_()
+
+
 def logistic_drops(m: Tensor, change: Tensor) -> Callable[[float], FloatArray]:
     """Return ``eta -> l(m) - l(m - eta change)`` of the logistic loss l.
 
@@ -79,13 +92,15 @@ def logistic_drops(m: Tensor, change: Tensor) -> Callable[[float], FloatArray]:
     >>> float(drop[0])
     0.0
     """
-    right, wrong = torch.sigmoid(m), torch.sigmoid(-m)
+    right, wrong = torch.sigmoid(m).numpy(), torch.sigmoid(-m).numpy()
+    slope, exponential = change.numpy(), _exponential()
 
     def drops(eta: float) -> FloatArray:
-        grown = torch.mul(change, eta).exp_()
-        odds = torch.addcmul(right, wrong, grown, out=grown).numpy()
-        # NumPy's logarithm takes a third of the time of torch's with AVX-512.
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):  # the gate takes what is no number
+            odds = np.multiply(slope, eta)
+            exponential(odds)
+            odds *= wrong
+            odds += right
             return np.negative(np.log(odds, out=odds), out=odds)
 
     return drops
