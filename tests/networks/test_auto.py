@@ -141,6 +141,19 @@ def test_noise_alone_hardly_ever_changes_the_step_of_a_run():
     assert changed <= 12
 
 
+@pytest.mark.parametrize(
+    ("clip", "first", "largest"), [(1, 4, 8), (2, 4, 4), (1, 20, 20)]
+)
+def test_doubling_ends(clip, first, largest):
+    method = built(grad_clip=clip, step_size=first)
+    now = state(method, step_size=first / clip)
+    for _ in range(200):
+        now = method._changed(now, halve=-5.0, double=5.0)
+    assert now.step_size == largest
+    now = method._changed(now, halve=math.nan, double=math.nan)
+    assert now.step_size == largest / 2
+
+
 def test_repeated_weak_evidence_adds_up():
     method = built()
     now = state(method, step_size=1.0)

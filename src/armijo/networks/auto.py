@@ -28,6 +28,9 @@ from armijo.privacy.plan_noise import noise_for_plan
 from armijo.search.armijo import Direction
 
 FACTORS = (0.5, 1.0, 2.0)
+LARGEST_STEP = 8.0
+"""Where doubling ends, in units of one over the clip: longer steps have diverged."""
+
 _MOST = 5.0  # deviations that one search may count
 _WRONG = 0.05  # chance that noise alone ever changes the step of a run
 
@@ -59,7 +62,7 @@ class NetworkAuto:
     step_size: float = 4.0
     refresh_every: int = 5
     search_share: float = 0.3
-    boldness: float = 2.0
+    boldness: float = 4.0
     memory: int = 10
     forgetting: float = 8.0
 
@@ -237,8 +240,10 @@ class SearchedSGD:
         if not lost and max(halve, double) < enough:
             return replace(state, halve=halve, double=double)
         factor = FACTORS[0] if lost or halve > double else FACTORS[2]
+        largest = max(LARGEST_STEP, self.settings.step_size) / self.settings.grad_clip
+        step_size = min(factor * state.step_size, largest)
         # Evidence about steps relative to the old one says nothing of the new.
-        return replace(state, step_size=factor * state.step_size, halve=0.0, double=0.0)
+        return replace(state, step_size=step_size, halve=0.0, double=0.0)
 
     @property
     def _sure(self) -> float:
