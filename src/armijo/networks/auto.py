@@ -20,7 +20,7 @@ from armijo import _validate
 from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.objectives.base import Objective
 from armijo.objectives.module import as_module
-from armijo.optim.descent import measure
+from armijo.optim.descent import measure, tail_weight
 from armijo.optim.loop import Schedule, StepRecord
 from armijo.privacy.budget import Budget
 from armijo.privacy.mechanisms import Gaussian
@@ -259,10 +259,10 @@ class SearchedSGD:
         return state.step_size * (1 - state.updates / self.steps)
 
     def _moved(self, state: SearchedState, direction: Direction) -> SearchedState:
-        """Make the step and take the iterate into the mean (Shamir and Zhang 2013)."""
+        """Make the step and take the iterate into the mean."""
         point = state.point - self._applied(state) * direction.vector
-        done, forgetting = state.updates + 1, self.settings.forgetting
-        weight = (forgetting + 1) / (forgetting + done)
+        done = state.updates + 1
+        weight = tail_weight(done, self.settings.forgetting)
         mean = (1 - weight) * state.w + weight * point
         return replace(state, w=mean, point=point, updates=done)
 

@@ -15,7 +15,7 @@ from armijo.optim.loop import Schedule, StepRecord
 from armijo.privacy.mechanisms import Gaussian
 from armijo.search.armijo import ArmijoSearch, Direction, StepChoice
 
-_DECAY = 3  # the last half of the updates has 1 - 1/2^(3 + 1) of the weight
+_DECAY = 3.0  # the last half of the updates has 1 - 1/2^(3 + 1) of the weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,21 +216,21 @@ def updated(
     )
 
 
-def tail_weight(update: int) -> float:
+def tail_weight(update: int, decay: float = _DECAY) -> float:
     """Return the weight of the iterate after an update, from one on, in the mean.
 
-    Polynomial-decay averaging (Shamir and Zhang 2013), here with ``a = 3``:
+    Polynomial-decay averaging (Shamir and Zhang 2013) with decay a:
 
         mean_t = (1 - (a + 1) / (t + a)) mean_(t-1) + (a + 1) / (t + a) w_t
 
-    so that w_t counts as ``t (t + 1) (t + 2)`` and the last half of the updates has
-    about 15/16 of the weight: a mean of the tail that need not know when the run ends.
-    Failed searches leave the iterate and the mean as they are.
+    so that with a = 3 w_t counts as ``t (t + 1) (t + 2)`` and the last half of the
+    updates has about 15/16 of the weight: a mean of the tail that need not know when
+    the run ends.  Failed searches leave the iterate and the mean as they are.
 
     >>> tail_weight(1), tail_weight(5)
     (1.0, 0.5)
     """
-    return (_DECAY + 1) / (update + _DECAY)
+    return (decay + 1) / (update + decay)
 
 
 def _model(
