@@ -9,7 +9,7 @@ happen in the gate, in one place, so that no query can break its own bound.
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -68,13 +68,15 @@ class Rows:
         """
         if self.size <= most:
             return (self,)
-        return self.remember(
-            "parts",
-            lambda: tuple(
-                Rows(_cut(self.X, first, most), _cut(self.y, first, most), seed=seed)
-                for seed, first in enumerate(range(0, self.size, most), self.seed)
-            ),
-        )
+
+        def part(number: int) -> Rows:
+            first = number * most
+            X, y = _cut(self.X, first, most), _cut(self.y, first, most)
+            seed = self.seed + number
+            return replace(self, X=X, y=y, cache={}, seed=seed, norms=None)
+
+        numbers = range(math.ceil(self.size / most))
+        return self.remember("parts", lambda: tuple(map(part, numbers)))
 
     def __repr__(self) -> str:
         """Show nothing of the rows."""
