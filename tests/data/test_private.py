@@ -329,6 +329,21 @@ def test_no_query_can_name_the_norms_it_is_clipped_by(factor):
     assert sum_of(query, X3) == exact.tolist()
 
 
+@pytest.mark.parametrize(("rate", "shared"), [(1.0, True), (0.5, False)])
+def test_only_batches_of_all_rows_share_what_they_keep(rate, shared):
+    """What holds for one sample of the rows says nothing of the next."""
+    data = seeded(np.arange(40.0).reshape(40, 1), np.zeros(40))
+    sums = []
+    for _ in range(2):
+        batch = data.open(BatchPlan(mechanisms=(PERTURBATION,), rate=rate))
+        rows = batch.release(lambda rows, _: rows, PERTURBATION)
+        kept = rows.keep("numbers", lambda rows=rows: [float(rows.X.sum())])
+        assert rows.keep("numbers", list) is kept
+        assert kept == [float(rows.X.sum())]
+        sums.append(kept)
+    assert (sums[0] is sums[1]) == shared
+
+
 def test_labels_stay_with_their_rows_whatever_holds_them():
     X = np.arange(40.0).reshape(40, 1)
     shuffled = pd.Series(np.arange(40), index=np.arange(40)[::-1])

@@ -22,6 +22,7 @@ from scipy import sparse
 
 from armijo.data.query import (
     Contributions,
+    Matrix,
     OuterProduct,
     as_tensor,
     canonical,
@@ -91,22 +92,23 @@ def _dense_sum(outer: OuterProduct, bound: float) -> IntArray:
     coefficients = np.asarray(outer.coefficients, dtype=float)
     (n, d), k = X.shape, coefficients.shape[1]
     total = np.zeros((k, d + (constant != 0)))
-    norms = _norms(outer, coefficients)
-    scaled = _scaled(coefficients, norms, bound, total.size)
-    # 0 x infinity is NaN: rows left out must not be multiplied into the sum.
-    sound = None if math.isfinite(norms.sum()) else np.isfinite(norms)[:, None]
     height = max(1, _BLOCK // max(d, 1))
     buffer, ones = torch.empty((min(height, n), d), dtype=torch.float64), np.ones(n)
     for start in range(0, n, height):
         part = slice(start, start + height)
-        rows = X[part] if sound is None else np.where(sound[part], X[part], 0.0)
-        tensor, factors = as_tensor(rows), torch.from_numpy(scaled[part])
+        rows = np.asarray(X[part])
+        norms = _norms(outer, coefficients[part], rows, part)
+        scaled = _scaled(coefficients[part], norms, bound, total.size)
+        if not math.isfinite(norms.sum()):
+            # 0 x infinity is NaN: rows left out must not be multiplied into the sum.
+            rows = np.where(np.isfinite(norms)[:, None], rows, 0.0)
+        tensor, factors = as_tensor(rows), torch.from_numpy(scaled)
         block = buffer[: len(factors)]
         for j in range(k):
             torch.mul(tensor, factors[:, j : j + 1], out=block).round_()
             total[j, :d] += ones[part] @ block.numpy()  # whole numbers: in any order
-    if constant != 0:
-        total[:, d] = np.rint(scaled * constant).sum(axis=0)
+        if constant != 0:
+            total[:, d] += np.rint(scaled * constant).sum(axis=0)
     return total.ravel().astype(np.int64)
 
 
@@ -115,7 +117,7 @@ def _sparse_sum(outer: OuterProduct, bound: float) -> IntArray:
     # Entries that stand twice would be rounded twice.
     coefficients, X = np.asarray(outer.coefficients, dtype=float), canonical(outer.X)
     size = coefficients.shape[1] * (X.shape[1] + (outer.constant != 0))
-    norms = _norms(outer, coefficients)
+    norms = _norms(outer, coefficients, X)
     scaled = _scaled(coefficients, norms, bound, size)
     sound = None if math.isfinite(norms.sum()) else np.isfinite(norms)
     sums = []
@@ -147,9 +149,17 @@ def _sparse_column_sums(
     return total
 
 
-def _norms(outer: OuterProduct, coefficients: FloatArray) -> FloatArray:
-    """Return the norm of each outer product, the constant feature included."""
-    features = row_norms(outer.X) if outer.norms is None else outer.norms
+def _norms(
+    outer: OuterProduct,
+    coefficients: FloatArray,
+    rows: Matrix,
+    part: slice = slice(None),
+) -> FloatArray:
+    """Return norms of some outer products, ``rows`` being those of the ``part``.
+
+    The constant feature is included.
+    """
+    features = row_norms(rows) if outer.norms is None else outer.norms[part]
     if outer.constant != 0:
         features = np.sqrt(features * features + outer.constant**2)
     if coefficients.shape[1] == 1:

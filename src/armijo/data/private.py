@@ -162,7 +162,9 @@ class PrivateDataset:
             index = poisson_coins(self._length, rate, bits)
         X, y = self._source.take(index)
         if isinstance(self._source, ArrayRows):
-            return Rows(X, y, norms=partial(self._source.norms, index, X))
+            norms = partial(self._source.norms, index, X)
+            kept = self._source.kept if index is None else None
+            return Rows(X, y, norms=norms, kept=kept)
         seed = int(randomness.stream("initial").uint64(1)[0] >> 1)
         return Rows(X, y, seed=seed)
 

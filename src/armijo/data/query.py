@@ -36,7 +36,8 @@ class Rows:
     ``cache`` lets the queries of one batch share what they compute, such as the product
     of the features with the parameters.  ``seed`` fixes what a module draws itself,
     such as dropout masks, for all queries of the batch.  ``norms`` returns the norms of
-    the rows as they were when the run read them first; None computes them.
+    the rows as they were when the run read them first; None computes them.  ``kept`` is
+    for what holds in all batches of a run, and None unless each has all rows.
     """
 
     X: Matrix
@@ -44,6 +45,7 @@ class Rows:
     cache: dict[object, Any] = field(default_factory=dict)
     seed: int = 0
     norms: Callable[[], FloatArray] | None = None
+    kept: dict[object, Any] | None = None
 
     @property
     def size(self) -> int:
@@ -51,15 +53,14 @@ class Rows:
         first = self.X[0] if isinstance(self.X, tuple) else self.X
         return int(first.shape[0])
 
-    def remember(
-        self, name: str, compute: Callable[[], Value], *keys: torch.Tensor
-    ) -> Value:
-        """Return what this batch computed for the same tensors, or compute it."""
-        held: tuple[tuple[torch.Tensor, ...], Value] | None = self.cache.get(name)
-        if held is None or any(map(operator.is_not, held[0], keys)):
-            held = (keys, compute())
-            self.cache[name] = held
-        return held[1]
+    def remember(self, name: str, compute: Callable[[], Value], *keys: object) -> Value:
+        """Return what this batch computed for the same objects, or compute it."""
+        return _held(self.cache, name, compute, keys)
+
+    def keep(self, name: object, compute: Callable[[], Value]) -> Value:
+        """Return what any batch of all rows computed under the same name."""
+        place = self.cache if self.kept is None else self.kept
+        return _held(place, name, compute, ())
 
     def parts(self, most: int) -> tuple["Rows", ...]:
         """Return parts of at most ``most`` rows, each with a cache and a seed.
@@ -73,7 +74,7 @@ class Rows:
             first = number * most
             X, y = _cut(self.X, first, most), _cut(self.y, first, most)
             seed = self.seed + number
-            return replace(self, X=X, y=y, cache={}, seed=seed, norms=None)
+            return replace(self, X=X, y=y, cache={}, seed=seed, norms=None, kept=None)
 
         numbers = range(math.ceil(self.size / most))
         return self.remember("parts", lambda: tuple(map(part, numbers)))
@@ -81,6 +82,20 @@ class Rows:
     def __repr__(self) -> str:
         """Show nothing of the rows."""
         return "Rows(private)"
+
+
+def _held(
+    place: dict[object, Any],
+    name: object,
+    compute: Callable[[], Value],
+    keys: tuple[object, ...],
+) -> Value:
+    """Return what was computed under a name for these very objects, or compute it."""
+    held: tuple[tuple[object, ...], Value] | None = place.get(name)
+    if held is None or any(map(operator.is_not, held[0], keys)):
+        held = (keys, compute())
+        place[name] = held
+    return held[1]
 
 
 def _cut(held: Any, first: int, most: int) -> Any:

@@ -84,10 +84,16 @@ class Frame:
         return held[1], held[2]
 
     def limits(self, rows: Rows) -> FloatArray:
-        """Return the largest slope that each row may have, ``clip / ||z||``.
+        """Return the largest slope that each row may have, ``clip / ||z||``."""
+        scales = (self.radius, self.constant, self.clip)
+        name = ("limits", *scales, self.center.tobytes())
+        return rows.keep(name, lambda: self._limits(rows))
 
-        By ``|x - m|^2 = |x|^2 - 2 x.m + |m|^2``, without another pass over centered
-        rows: rounding may shift a limit, which no bound depends on.
+    def _limits(self, rows: Rows) -> FloatArray:
+        """Compute them by ``|x - m|^2 = |x|^2 - 2 x.m + |m|^2``.
+
+        This needs no pass over centered rows; rounding may shift a limit, which no
+        bound depends on.
         """
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             product = np.asarray(rows.X @ self._center_as(rows.X.dtype))
