@@ -11,10 +11,7 @@ from benchmarks import Row
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, INTRO = DOCS / "benchmarks.md", Path(__file__).with_name("page_intro.md")
-RUNS = {
-    "One thread, processor time": "speed-one-thread.json",
-    "Two threads, wall-clock time": "speed-two-threads.json",
-}
+RUN = "speed.json"
 
 
 def table(rows: list[Row]) -> list[str]:
@@ -40,11 +37,8 @@ def _figure(name: str, value: float | None) -> str:
 
 def page() -> str:
     """Return the whole page."""
-    lines = [INTRO.read_text().rstrip()]
-    for title, name in RUNS.items():
-        found = DOCS / "results" / name
-        if found.exists():
-            lines += ["", f"## {title}", "", *table(json.loads(found.read_text()))]
+    rows = json.loads((DOCS / "results" / RUN).read_text())
+    lines = [INTRO.read_text().rstrip(), "", "## Figures", "", *table(rows)]
     return "\n".join(lines) + "\n"
 
 

@@ -48,7 +48,7 @@ budget = armijo.Budget(epsilon=3.0, delta=1e-5)
 options = {"step_size": 1.0} if method == "sgd" else {}
 begun = clock()
 for _ in armijo.train(models.cnn_small(), loss, (images, labels), budget,
-                      method=method, options=options, rate=0.005, steps=200):
+                      method=method, options=options, rate=0.01, steps=100):
     pass
 print(clock() - begun)
 """
@@ -80,5 +80,5 @@ def rows() -> list[Row]:
     """Measure a table and a network."""
     return [
         _beside("auto beside DP-SGD of 100 steps, Adult's shape, a whole fit", _FIT),
-        _beside("auto beside DP-SGD, CNN 6-16, 200 steps of training", _TRAIN),
+        _beside("auto beside DP-SGD, CNN 6-16, 100 steps of training", _TRAIN),
     ]
