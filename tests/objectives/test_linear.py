@@ -15,7 +15,12 @@ from armijo.data import fixed_point
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.query import BoundedQuery, Rows
 from armijo.objectives import LinearObjective
-from armijo.objectives.losses import FAR, logistic_drops, margin_loss
+from armijo.objectives.losses import (
+    FAR,
+    _exponential,
+    logistic_drops,
+    margin_loss,
+)
 from armijo.privacy.budget import Budget
 from armijo.privacy.filter import PrivacyFilter
 from armijo.privacy.mechanisms import Gaussian
@@ -236,6 +241,27 @@ class TestLosses:
         drop = logistic_drops(at[:1], torch.full_like(at[:1], change))(1.0)
         expected = max(-FAR, min(FAR, before - after))
         assert max(-FAR, min(FAR, float(drop[0]))) == pytest.approx(expected, abs=1e-13)
+
+    @pytest.mark.parametrize(
+        ("kernels", "own"),
+        [
+            ({}, True),
+            ({"dd": {"current": "X86_V4", "available": "X86_V4 X86_V3"}}, True),
+            ({"dd": {"current": "X86_V3", "available": "X86_V4 X86_V3"}}, False),
+        ],
+    )
+    def test_either_exponential_is_the_exponential(self, kernels, own, monkeypatch):
+        monkeypatch.setattr(
+            np.lib.introspect, "opt_func_info", lambda **_: {"exp": kernels}
+        )
+        numbers = np.array([-800.0, -1.5, 0.0, 0.1, 600.0])
+        expected = np.exp(numbers)
+        _exponential.__wrapped__()(numbers)
+        np.testing.assert_allclose(numbers, expected, rtol=1e-15)
+        seen = []
+        monkeypatch.setattr(np, "exp", lambda *_, **__: seen.append(1))
+        _exponential.__wrapped__()(numbers)
+        assert bool(seen) == own
 
     def test_huber_width(self):
         narrow = margin_loss("huber", 0.1)
