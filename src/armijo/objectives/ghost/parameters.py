@@ -20,6 +20,8 @@ def every_layer(module: nn.Module) -> list[nn.Module]:
     That makes up a name for each, which costs several times the walk, and a step of a
     small network walks often.
 
+    Examples
+    --------
     >>> [type(layer).__name__ for layer in every_layer(nn.Sequential(nn.ReLU()))]
     ['Sequential', 'ReLU']
     """
