@@ -92,8 +92,8 @@ def _dense_sum(outer: OuterProduct, bound: float) -> IntArray:
     coefficients = np.asarray(outer.coefficients, dtype=float)
     (n, d), k = X.shape, coefficients.shape[1]
     total = np.zeros((k, d + (constant != 0)))
-    height = max(1, _BLOCK // max(d, 1))
-    buffer, ones = torch.empty((min(height, n), d), dtype=torch.float64), np.ones(n)
+    height = max(1, min(_BLOCK // max(d, 1), n))
+    buffer, ones = torch.empty((height, d), dtype=torch.float64), np.ones(height)
     for start in range(0, n, height):
         part = slice(start, start + height)
         rows = np.asarray(X[part])
@@ -106,7 +106,8 @@ def _dense_sum(outer: OuterProduct, bound: float) -> IntArray:
         block = buffer[: len(factors)]
         for j in range(k):
             torch.mul(tensor, factors[:, j : j + 1], out=block).round_()
-            total[j, :d] += ones[part] @ block.numpy()  # whole numbers: in any order
+            # Whole numbers: the sum is the same in any order.
+            total[j, :d] += ones[: len(factors)] @ block.numpy()
         if constant != 0:
             total[:, d] += np.rint(scaled * constant).sum(axis=0)
     return total.ravel().astype(np.int64)
