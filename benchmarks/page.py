@@ -11,7 +11,7 @@ from benchmarks import Row
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, INTRO = DOCS / "benchmarks.md", Path(__file__).with_name("page_intro.md")
-RUN = "speed.json"
+RUN, CELLS = "speed.json", "tuning-cells.json"
 
 
 def table(rows: list[Row]) -> list[str]:
@@ -37,8 +37,11 @@ def _figure(name: str, value: float | None) -> str:
 
 def page() -> str:
     """Return the whole page."""
-    rows = json.loads((DOCS / "results" / RUN).read_text())
+    rows, cells = (
+        json.loads((DOCS / "results" / name).read_text()) for name in (RUN, CELLS)
+    )
     lines = [INTRO.read_text().rstrip(), "", "## Figures", "", *table(rows)]
+    lines += ["", "## Zero tuning, cell by cell", "", *table(cells)]
     return "\n".join(lines) + "\n"
 
 

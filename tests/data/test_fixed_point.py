@@ -25,7 +25,13 @@ from armijo.data.fixed_point import (
     plain_vector_sum,
     vector_sum,
 )
-from armijo.data.query import BoundedQuery, Contributions, OuterProduct, row_norms
+from armijo.data.query import (
+    BoundedQuery,
+    Columns,
+    Contributions,
+    OuterProduct,
+    row_norms,
+)
 
 FloatArray = NDArray[np.float64]
 Build = Callable[[FloatArray, FloatArray], Contributions]
@@ -303,6 +309,7 @@ def test_several_numbers_a_row_are_several_sums(batch, bound):
     scores = batch[1]
     columns = [number_sum(column, bound) for column in scores.T]
     assert number_sums(scores, bound) == columns
+    assert number_sums(Columns(iter(scores.T)), bound) == columns
     assert number_sums(scores[:0], bound) == [0] * scores.shape[1]
 
 

@@ -13,10 +13,12 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
+from armijo.data import batch as batches
 from armijo.data import fixed_point
+from armijo.data.centered_rows import CenteredRows
 from armijo.data.fixed_point import STEPS
 from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
-from armijo.data.query import BoundedQuery, OuterProduct, Rows
+from armijo.data.query import BoundedQuery, OuterProduct, Rows, row_norms
 from armijo.errors import BudgetExceeded, UnchargedAccess
 from armijo.noise import Randomness
 from armijo.privacy.above_threshold import AboveThreshold
@@ -327,6 +329,48 @@ def test_no_query_can_name_the_norms_it_is_clipped_by(factor):
     )
     exact = fixed_point.vector_sum(OuterProduct(np.ones((3, 1)), factor * X3), 1.0)
     assert sum_of(query, X3) == exact.tolist()
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+def test_norms_of_centered_rows_are_computed_once_for_each_center(kind, monkeypatch):
+    X, exact = kind(X3), fixed_point.vector_sum
+    data, computed, used = seeded(X, np.zeros(3)), [], []
+    monkeypatch.setattr(
+        batches, "row_norms", lambda X: computed.append(1) or row_norms(X)
+    )
+    monkeypatch.setattr(
+        fixed_point, "vector_sum", lambda c, b: used.append(c.norms) or exact(c, b)
+    )
+    for center in (np.ones(2), np.array([3.0, -1.0]), np.ones(2)):
+        query = BoundedQuery(
+            contributions=lambda rows, center=center: OuterProduct(
+                np.ones((rows.size, 1)), CenteredRows(rows.X, center)
+            ),
+            bound=1.0,
+        )
+        batch = data.open(BatchPlan(mechanisms=(GRADIENT,)))
+        batch.noisy_sum(query, GRADIENT)
+        np.testing.assert_array_equal(used[-1], row_norms(X3 - center))
+    assert len(computed) == 2
+
+
+def test_a_view_of_other_rows_or_of_another_kind_brings_no_norms():
+    class Stretched(CenteredRows):
+        def __getitem__(self, rows):
+            return 100.0 * super().__getitem__(rows)
+
+    for view in (
+        lambda rows: Stretched(rows.X, np.zeros(2)),
+        lambda rows: CenteredRows(100.0 * rows.X, np.zeros(2)),
+    ):
+        query = BoundedQuery(
+            contributions=lambda rows, view=view: OuterProduct(
+                np.ones((rows.size, 1)), view(rows)
+            ),
+            bound=1.0,
+        )
+        exact = fixed_point.vector_sum(OuterProduct(np.ones((3, 1)), 100.0 * X3), 1.0)
+        assert sum_of(query, X3) == exact.tolist()
 
 
 @pytest.mark.parametrize(("rate", "shared"), [(1.0, True), (0.5, False)])

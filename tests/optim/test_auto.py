@@ -139,7 +139,7 @@ class TestBudget:
         budget = Budget(epsilon=epsilon, delta=1e-6)
         method = AutoSettings(**settings).build(problem(budget=budget))
         found, name = planned_epsilon(method.schedule(), budget.delta)
-        assert name == "planned-pld"
+        assert name == "planned-profile"
         assert 0.99 * epsilon <= found <= epsilon
         PlannedAccountant(budget, method.schedule())
 
@@ -266,8 +266,8 @@ class TestRun:
             constant=0.3,
             clip=0.5,
         )
-        found = frame.limits(Rows(X, np.ones(3)))
-        assert found == pytest.approx(frame.limits(Rows(X.astype(float), np.ones(3))))
+        found = frame.slopes(Rows(X, np.ones(3)))
+        assert found == pytest.approx(frame.slopes(Rows(X.astype(float), np.ones(3))))
 
     def test_a_scale_that_noise_hides_leaves_the_largest_class(self):
         X, y = table(n=900, d=10, positive=0.3, scale=100.0)

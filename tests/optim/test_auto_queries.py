@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from armijo.data import fixed_point
+from armijo.data.centered_rows import CenteredRows
 from armijo.data.query import ClippedTotal, OuterProduct, Rows
 from armijo.objectives.linear import LinearObjective
 from armijo.optim import auto_moments
 from armijo.optim.auto_curvature import Curvature, spectrum
 from armijo.optim.auto_frame import Frame
 from armijo.optim.auto_search import FACTORS, ThreePoints
-from armijo.optim.centered_rows import CenteredRows
 
 D = 3
 ANY = st.floats(-1e6, 1e6) | st.sampled_from([0.0, math.nan, math.inf, 1e300, -1e-300])

@@ -161,7 +161,7 @@ class TestWholeRun:
         result = fitted("outpert-gd", X, y, seed=None, asked={"variant": variant})
         spent = result.accountant.epsilon_spent()
         assert (0.95 if variant == "improved" else 0.5) <= spent <= BUDGET.epsilon
-        assert result.accountant.guarantee.accountant == "planned-pld"
+        assert result.accountant.guarantee.accountant == "planned-profile"
         assert result.accountant.guarantee.holds
         assert [record.gradients for record in result.records] == [50]
 

@@ -145,7 +145,7 @@ class TestVariants:
         [
             ("mixture", "planned-profile"),
             ("renyi", "planned-profile"),
-            ("worst-case", "planned-pld"),
+            ("worst-case", "planned-profile"),
         ],
     )
     def test_whole_run(self, variant, accountant):

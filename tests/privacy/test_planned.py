@@ -18,6 +18,7 @@ from scipy.special import log_ndtr, ndtr
 from armijo.errors import BudgetExceeded, LedgerError, UnchargedAccess
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.accountant import SEEDED
+from armijo.privacy.analytic import gaussian_delta
 from armijo.privacy.budget import Budget, best_order, rdp_limit, rdp_to_epsilon
 from armijo.privacy.ledger import Ledger
 from armijo.privacy.mechanisms import (
@@ -136,7 +137,7 @@ LARGE_GRID = list(
 )
 def test_agrees_with_dp_accounting(rate, noise, steps):
     found, name = planned_epsilon([(sampled(rate, noise), steps)], 1e-6)
-    assert name == "planned-pld"
+    assert name == ("planned-profile" if rate == 1 else "planned-pld")
     # Small epsilons need a finer discretization than the default of 1e-4.
     reference = pld_epsilon(rate, noise, steps, 1e-6, min(1e-4, found / 1000))
     assert found == pytest.approx(reference, rel=5e-3, abs=0.0)
@@ -158,8 +159,22 @@ def test_whole_data_agrees_with_the_exact_gaussian(noise, steps):
         [(Composed((Gaussian(noise_scale=noise),) * steps), 1)],
     ):
         found, name = planned_epsilon(plan, 1e-7)
-        assert name == "planned-pld"
-        assert exact * (1 - 1e-6) <= found <= exact * (1 + 2e-3)
+        assert name == "planned-profile"
+        assert found == pytest.approx(exact, rel=1e-9, abs=0.0)
+
+
+@given(
+    noise=st.floats(0.02, 1e5),
+    steps=st.integers(1, 50),
+    delta=st.floats(1e-12, 0.1),
+)
+def test_gaussians_on_all_rows_keep_their_epsilon_and_no_smaller_one(
+    noise, steps, delta
+):
+    step = Gaussian(noise_scale=noise * math.sqrt(steps))
+    found, _ = planned_epsilon([(step, steps)], delta)
+    assert gaussian_delta(found, noise) <= delta * (1 + 1e-9)
+    assert found <= 1e-6 or gaussian_delta(found * (1 - 1e-8), noise) > delta
 
 
 def test_laplace_has_a_privacy_loss_distribution():
@@ -225,7 +240,8 @@ def test_small_epsilon_is_not_lost_to_a_cap_on_the_order():
 
 
 def test_epsilon_too_large_for_a_loss_distribution_is_bounded_all_the_same():
-    found, name = planned_epsilon([(Gaussian(noise_scale=0.05), 3)], 1e-6)
+    nothing = (Laplace(noise_scale=1e6), 1)  # which has no profile with the others
+    found, name = planned_epsilon([(Gaussian(noise_scale=0.05), 3), nothing], 1e-6)
     assert name == "planned-rdp"
     exact = gaussian_epsilon(0.05 / math.sqrt(3), 1e-6)
     assert exact <= found <= 2 * exact

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from armijo import _validate
 from armijo.data import fixed_point
+from armijo.data.centered_rows import CenteredRows
 from armijo.data.query import (
     BoundedQuery,
     ClippedTotal,
     Contributions,
     OuterProduct,
     Rows,
+    row_norms,
 )
 from armijo.data.team import Alone, Team, number_total, vector_total
 from armijo.errors import UnchargedAccess
@@ -156,8 +158,13 @@ class PrivateBatch:
         """Return outer products with the norms of their rows, if these are known."""
         if not isinstance(contributions, OuterProduct):
             return contributions
-        known = self._rows.norms if contributions.X is self._rows.X else None
-        return replace(contributions, norms=None if known is None else known())
+        rows, X = self._rows, contributions.X
+        known: FloatArray | None = None
+        if type(X) is CenteredRows and X.X is rows.X:  # no kind of its own making
+            known = rows.keep(("norms", X.center.tobytes()), partial(row_norms, X))
+        elif X is rows.X and rows.norms is not None:
+            known = rows.norms()
+        return replace(contributions, norms=known)
 
     def _noisy_total(
         self, total: torch.Tensor, bound: float, mechanism: Gaussian

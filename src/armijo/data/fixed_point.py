@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from armijo.data.query import (
+    Columns,
     Contributions,
     Matrix,
     OuterProduct,
@@ -202,6 +203,8 @@ def number_sum(contributions: Contributions, bound: float) -> int:
 
 def number_sums(contributions: Contributions, bound: float) -> list[int]:
     """Return the same for several numbers for each row, one sum a column."""
+    if isinstance(contributions, Columns):
+        return [number_sum(column, bound) for column in contributions.each]
     if not isinstance(contributions, np.ndarray) or contributions.ndim != 2:
         raise ValueError("Expected one row of numbers for each row of the batch.")
     columns = np.asarray(contributions, dtype=float).T

@@ -8,7 +8,7 @@ happen in the gate, in one place, so that no query can break its own bound.
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -134,7 +134,17 @@ class ClippedTotal:
     total: torch.Tensor
 
 
-Contributions = FloatArray | OuterProduct | ClippedTotal
+@dataclass(frozen=True)
+class Columns:
+    """Scores of candidates, one candidate after the other, a number for each example.
+
+    For many candidates, whose scores together would take far more memory than rows do.
+    """
+
+    each: Iterator[FloatArray]
+
+
+Contributions = FloatArray | OuterProduct | ClippedTotal | Columns
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ search cost one more product together.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product, starmap
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +19,14 @@ from scipy import sparse
 from torch import Tensor
 
 from armijo import _validate
-from armijo.data.query import BoundedQuery, Matrix, OuterProduct, Rows, row_norms
+from armijo.data.query import (
+    BoundedQuery,
+    Columns,
+    Matrix,
+    OuterProduct,
+    Rows,
+    row_norms,
+)
 from armijo.objectives.base import Objective, QueryForm
 from armijo.objectives.losses import (
     FAR,
@@ -102,7 +109,11 @@ class LinearObjective(SquaredPenalty):
         if self.loss == "softmax":
             chosen = signed.gather(1, y[:, None])[:, 0]
             return torch.logsumexp(signed, dim=1) - chosen
-        return margin_loss(self.loss, self.huber_width).value(signed)
+        return self.margin_losses(signed)
+
+    def margin_losses(self, margins: Tensor) -> Tensor:
+        """Return the losses of margins, for margin losses."""
+        return margin_loss(self.loss, self.huber_width).value(margins)
 
     def score_gradients(self, scores: Tensor, y: Tensor) -> Tensor:
         """Return the derivative of each loss in its scores, (rows, outputs)."""
@@ -151,19 +162,20 @@ class LinearObjective(SquaredPenalty):
         """
 
         def contributions(rows: Rows) -> FloatArray:
-            losses = self._clipped_along(rows, w, step, sizes, clip)
+            losses = list(self._clipped_along(rows, w, step, sizes, clip))
             return (torch.stack(losses, dim=1) / clip).numpy()
 
         return BoundedQuery(contributions=contributions, bound=math.sqrt(len(sizes)))
 
     def _clipped_along(
         self, rows: Rows, w: Tensor, step: Tensor, sizes: Sequence[float], clip: float
-    ) -> list[Tensor]:
-        """Return the losses at ``w - size step`` for each size, within [0, clip]."""
+    ) -> Iterator[Tensor]:
+        """Yield the losses at ``w - size step`` for each size, within [0, clip]."""
         y, along = self.labels(rows), self._change(rows, step)
         here, _ = self._here(rows, w)
-        losses = (self._losses_of(here.sub(along, alpha=size), y) for size in sizes)
-        return [clipped_losses(values, clip) for values in losses]
+        for size in sizes:
+            losses = self._losses_of(here.sub(along, alpha=size), y)
+            yield clipped_losses(losses, clip)
 
     def correct_sum(self, w: Tensor) -> BoundedQuery:
         """Ask for the number of rows whose class is predicted, as a vector of one."""
@@ -216,7 +228,10 @@ class LinearObjective(SquaredPenalty):
 
         def contributions(rows: Rows) -> FloatArray:
             losses = self._clipped_along(rows, w, step, step_sizes, clip)
-            return (0.5 * clip - torch.stack(losses)).numpy().T  # column by column
+            scores = np.empty((len(step_sizes), rows.size))
+            for column, values in zip(scores, losses, strict=True):
+                np.subtract(0.5 * clip, values.numpy(), out=column)
+            return scores.T
 
         return BoundedQuery(contributions=contributions, bound=0.5 * clip)
 
@@ -257,29 +272,35 @@ class LinearObjective(SquaredPenalty):
         """
         middle = 0.5 * (penalties.min() + penalties.max())
 
-        def contributions(rows: Rows) -> FloatArray:
-            y, scores = self.labels(rows), self._scores_at(rows, w)
-            found = np.empty((rows.size, len(penalties)), order="F")
-            found[:] = (middle - penalties) * (2 / spread)
-            for j, (where, x) in enumerate(self._columns(rows)):
-                here, labels = scores[where], y[where]
-                before = self.losses(here, labels)
-                for k, way in ((j, size), (len(penalties) // 2 + j, -size)):
-                    drop = before - self.losses(here + way * x, labels)
-                    found[where, k] += drop.numpy() * (2 / spread)
-            return found
+        unmoved = (middle - penalties) * (2 / spread)
+        ways = (size, -size)
+
+        def moves(rows: Rows) -> Iterator[FloatArray]:
+            y, (here, before) = self.labels(rows), self._here(rows, w)
+            for k, (way, (where, x)) in enumerate(product(ways, self._columns(rows))):
+                after = self._losses_of(here.take(where).add(x, alpha=way), y)
+                drops = before.take(where).sub_(after).mul_(2 / spread)
+                scores = torch.full((rows.size,), unmoved[k], dtype=torch.float64)
+                yield scores.put_(where, drops, accumulate=True).numpy()
+
+        def contributions(rows: Rows) -> Columns:
+            return Columns(moves(rows))
 
         return BoundedQuery(contributions=contributions, bound=1.0)
 
-    def _columns(self, rows: Rows) -> Iterator[tuple[Any, Tensor]]:
-        """Yield each feature: which rows are not zero there, and their values."""
-        table = sparse.csc_array(rows.X)
+    def _columns(self, rows: Rows) -> list[tuple[Tensor, Tensor]]:
+        """Return each feature: in which rows it is not zero, and its values times y."""
+        return rows.keep(("columns", self.fit_intercept), lambda: self._by_column(rows))
+
+    def _by_column(self, rows: Rows) -> list[tuple[Tensor, Tensor]]:
+        """Sort the entries of the rows by feature."""
+        table, y = sparse.csc_array(rows.X), self.labels(rows)
         table.sum_duplicates()
-        for start, end in pairwise(table.indptr):
-            values = table.data[start:end].astype(np.float64)
-            yield table.indices[start:end], torch.from_numpy(values)
-        if self.fit_intercept:
-            yield slice(None), torch.ones(rows.size, dtype=torch.float64)
+        where = torch.from_numpy(table.indices.astype(np.int64))
+        entries = torch.from_numpy(table.data.astype(np.float64)) * y[where]
+        parts = starmap(slice, pairwise(table.indptr))
+        columns = [(where[part], entries[part]) for part in parts]
+        return columns + [(torch.arange(rows.size), y)] * self.fit_intercept
 
     def _values(self, points: Tensor, penalties: FloatArray, rows: Rows) -> FloatArray:
         """Return loss plus penalty of each row at each point."""

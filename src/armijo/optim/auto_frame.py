@@ -15,10 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from armijo.data.centered_rows import CenteredRows
 from armijo.data.query import BoundedQuery, OuterProduct, Rows, row_norms
 from armijo.objectives.linear import LinearObjective
-from armijo.optim.centered_rows import CenteredRows
 from armijo.privacy.budget import FloatArray
+
+Limits = tuple[Tensor, Tensor]
+"""The largest slope of each row, and the margin below which its loss is steeper."""
 
 _MOST_SLOPE = 0.999  # a logistic slope of one is reached nowhere
 
@@ -83,43 +86,45 @@ class Frame:
             rows.cache["auto"] = held
         return held[1], held[2]
 
-    def limits(self, rows: Rows) -> FloatArray:
-        """Return the largest slope that each row may have, ``clip / ||z||``."""
+    def limits(self, rows: Rows) -> Limits:
+        """Return the largest slope of each row, and where its loss reaches it."""
         scales = (self.radius, self.constant, self.clip)
         name = ("limits", *scales, self.center.tobytes())
-        return rows.keep(name, lambda: self._limits(rows))
+        return rows.keep(name, lambda: self._bend(self.slopes(rows)))
 
-    def _limits(self, rows: Rows) -> FloatArray:
-        """Compute them by ``|x - m|^2 = |x|^2 - 2 x.m + |m|^2``.
+    def _bend(self, slopes: FloatArray) -> Limits:
+        """Return slopes that a loss reaches, and the margins at which it does."""
+        slope = torch.from_numpy(np.minimum(slopes, _MOST_SLOPE))
+        return slope, self._kink(slope)
 
-        This needs no pass over centered rows; rounding may shift a limit, which no
-        bound depends on.
+    def slopes(self, rows: Rows) -> FloatArray:
+        """Return the largest slope that each row may have, ``clip / ||z||``.
+
+        By ``|x - m|^2 = |x|^2 - 2 x.m + |m|^2``, without a pass over centered rows;
+        rounding may shift a slope, which no bound depends on.
         """
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             product = np.asarray(rows.X @ self._center_as(rows.X.dtype))
             squares = row_norms(rows.X) ** 2 - 2.0 * product
             squares += float(self.center @ self.center)
             squares = np.maximum(squares, 0.0) / self.radius**2
-            limits = self.clip / np.sqrt(squares + self.constant**2)
-        return np.asarray(limits, dtype=np.float64)
+            slopes = self.clip / np.sqrt(squares + self.constant**2)
+        return np.asarray(slopes, dtype=np.float64)
 
     def _center_as(self, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return the center in the precision of the rows; integers would cut it."""
         return self.center.astype(dtype if dtype.kind == "f" else np.float64)
 
-    def losses(self, scores: Tensor, y: Tensor, limits: FloatArray) -> Tensor:
+    def losses(self, scores: Tensor, y: Tensor, limits: Limits) -> Tensor:
         """Return losses, continued by a line where the slope reaches its limit.
 
         With more than two classes losses are as they are.
         """
         if self.objective.loss == "softmax":
             return self.objective.losses(scores, y)
-        slope = torch.from_numpy(np.minimum(limits, _MOST_SLOPE))
-        margins = scores * y
-        kink = self._kink(slope)
-        ones = torch.ones_like(margins)
-        bent = self.objective.losses(torch.maximum(margins, kink), ones)
-        return bent + slope * torch.relu(kink - margins)
+        (slope, kink), margins = limits, scores * y
+        bent = torch.maximum(margins, kink)
+        return self.objective.margin_losses(bent).addcmul_(slope, bent - margins)
 
     def _kink(self, slope: Tensor) -> Tensor:
         """Return the margin below which the loss is steeper than ``slope``."""

@@ -10,8 +10,8 @@ import math
 import numpy as np
 import torch
 
+from armijo.data.centered_rows import CenteredRows
 from armijo.data.query import BoundedQuery, ClippedTotal, OuterProduct, Rows, row_norms
-from armijo.optim.centered_rows import CenteredRows
 from armijo.privacy.budget import FloatArray
 
 OCTAVES = 20

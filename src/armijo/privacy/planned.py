@@ -13,6 +13,7 @@ one mechanism.
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import dp_accounting as dpa
@@ -22,6 +23,7 @@ from dp_accounting.pld import PLDAccountant
 from armijo import _validate
 from armijo.errors import BudgetExceeded, UnchargedAccess
 from armijo.privacy.accountant import Accountant, LedgerFactory
+from armijo.privacy.analytic import gaussian_delta
 from armijo.privacy.budget import (
     Budget,
     FloatArray,
@@ -85,7 +87,8 @@ def planned_epsilon(
 ) -> tuple[float, str]:
     """Return epsilon of a whole plan at ``delta`` and the name of what proves it.
 
-    ``"planned-profile"`` for one release with its own profile of (epsilon, delta);
+    ``"planned-profile"`` for one release with its own profile of (epsilon, delta), as
+    all Gaussians on all rows are together (Balle and Wang 2018, Theorem 8);
     ``"planned-pld"`` where every mechanism has a privacy loss distribution, else (and
     where epsilon is so small or large that the distribution would fill the memory)
     ``"planned-rdp"``: the sum of Renyi curves at the best order.  Losses are rounded
@@ -101,10 +104,11 @@ def _epsilon_of(
     plan: tuple[tuple[Mechanism, int], ...], delta: float, coarseness: float
 ) -> tuple[float, str]:
     """Return what :func:`planned_epsilon` promises."""
-    profile = _own_profile(plan)
-    if profile is not None:
-        return _profile_epsilon(profile, delta), "planned-profile"
     folded = _on_all_rows_as_one(merged(plan))
+    profile = _own_profile(folded)
+    by_profile = math.inf if profile is None else _profile_epsilon(profile, delta)
+    if by_profile < math.inf:
+        return by_profile, "planned-profile"
     by_rdp = _rdp_epsilon(folded, delta)
     events = [_event(mechanism) for mechanism, _ in folded]
     if None in events or not _SMALLEST_PLD < by_rdp < _LARGEST_PLD:
@@ -143,19 +147,32 @@ def _on_all_rows_as_one(plan: Plan) -> Plan:
     return (*others, *([(Gaussian.from_rho(rho), 1)] if rho else []))
 
 
-def _own_profile(plan: Plan) -> Profile | None:
-    """Return the one mechanism of a plan, on all rows, if it has its own profile."""
-    if len(plan) != 1 or plan[0][1] != 1:
+@dataclass(frozen=True)
+class _GaussianProfile:
+    """The exact profile of one Gaussian release."""
+
+    noise_multiplier: float
+
+    def delta_at(self, epsilon: float) -> float:
+        """Return the exact delta at ``epsilon``."""
+        return gaussian_delta(epsilon, self.noise_multiplier)
+
+
+def _own_profile(folded: Plan) -> Profile | None:
+    """Return the profile of a plan that is one release on all rows, if it has one."""
+    if len(folded) != 1 or folded[0][1] != 1:
         return None
-    mechanism = plan[0][0]
+    mechanism = folded[0][0]
     if isinstance(mechanism, Subsampled) and mechanism.rate == 1:
         mechanism = mechanism.inner
+    if isinstance(mechanism, Gaussian) and mechanism.noise_scale > 0:
+        return _GaussianProfile(mechanism.noise_multiplier)
     return mechanism if isinstance(mechanism, Profile) else None
 
 
 def _profile_keeps(plan: Plan, budget: Budget) -> bool:
     """Ask a profile at the budget itself: the epsilon solved for it is rounded up."""
-    profile = _own_profile(plan)
+    profile = _own_profile(_on_all_rows_as_one(merged(plan)))
     return profile is not None and profile.delta_at(budget.epsilon) <= budget.delta
 
 
