@@ -281,7 +281,7 @@ def test_the_plan_fits_and_uses_the_budget(rate, epsilon, every):
     method = settings.build(Problem(budget=budget, objective=objective(), n_rows=9))
     spent, proof = planned_epsilon(method.schedule(), budget.delta)
     assert 0.99 * epsilon <= spent <= epsilon
-    assert proof == "planned-pld"
+    assert proof == ("planned-profile" if rate == 1 else "planned-pld")
     alone = noise_multiplier_for(budget, rate=rate, steps=11)
     assert method.base.gradient.noise_scale / alone == pytest.approx(1.01, abs=2e-3)
     assert method.losses.noise_multiplier > method.base.gradient.noise_multiplier
