@@ -74,5 +74,6 @@ def test_bands_hold_the_runs_that_they_come_from(folder):
     moved = rows.assign(accuracy=rows["accuracy"] - 0.031)
     assert len(outside(moved, bands)) == len(rows)
     assert outside(rows, {}) == [
-        f"adult|logistic|DP-BLSGD|{each} has no band" for each in rows["setting"]
+        f"adult|logistic|{line}|{setting} has no band"
+        for line, setting in zip(rows["line"], rows["setting"], strict=True)
     ]

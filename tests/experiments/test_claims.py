@@ -30,6 +30,24 @@ def claim(text):
     return found
 
 
+@pytest.mark.parametrize(
+    ("sound", "printed", "verdict"),
+    [
+        ({"search=laplace": 0.82}, {"search=laplace": 0.78}, HOLDS),
+        ({"search=laplace": 0.78}, {"search=laplace": 0.82}, ONLY_PRINTED),
+        ({"search=laplace": 0.78}, {"search=laplace": 0.78}, FAILS),
+    ],
+)
+def test_parameters_are_judged_under_both_accountings(sound, printed, verdict):
+    def accuracy(line, epsilon, setting):
+        return (printed if line.endswith("(printed)") else sound).get(setting, 0.8)
+
+    found = found_of(claim("Laplace noise"), [convex("search-noise", accuracy)])
+    assert found.verdict == verdict
+    assert found.measured.count("mean difference") == 2
+    assert "Printed accounting" in found.measured
+
+
 def convex(name, accuracy):
     """Return results: an accuracy by line, budget and setting, and some noise."""
     wanted = experiment(name)

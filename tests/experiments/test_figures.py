@@ -6,12 +6,18 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from armijo.errors import ArmijoError
 from armijo.experiments import experiment, experiment_names, figures_style
 from armijo.experiments.figures import FIGURES, draw_figures
 from armijo.experiments.figures_style import DATASETS, MODELS, NO_GUARANTEE, style_of
-from armijo.experiments.summary import in_group, load_parts, summarized
+from armijo.experiments.summary import (
+    by_accounting,
+    in_group,
+    load_parts,
+    summarized,
+)
 from tests.experiments.fakes import write_fakes
 
 
@@ -176,6 +182,40 @@ def test_six_panels_with_both_budgets(parts, seen, tmp_path):
     assert ticks == ["no", "must", "adap"]
 
 
+@pytest.mark.parametrize(
+    ("name", "panels"), [("hyper-parameters", 6), ("evaluations", 2)]
+)
+def test_both_accountings_are_drawn_apart_and_labelled(
+    name, panels, parts, seen, tmp_path
+):
+    printed = f"{name}-printed"
+    draw_figures(parts, tmp_path, [name, printed])
+    for each, labelled in ((name, False), (printed, True)):
+        texts = [text.get_text() for text in seen[each].findobj(Text)]
+        assert any(NO_GUARANTEE in text for text in texts) == labelled
+        assert len(seen[each].axes) == panels
+
+
+def test_every_line_belongs_to_one_accounting(parts):
+    rows = 0
+    for printed in (False, True):
+        for part in by_accounting(parts, printed=printed):
+            labels = {line.label for line in part.experiment.lines}
+            assert set(part.table["line"]) <= labels
+            assert {label.endswith(" (printed)") for label in labels} == {printed}
+            rows += len(part.table)
+    assert rows == sum(len(part.table) for part in parts)
+
+
+def test_without_printed_lines_there_is_no_figure_of_them(parts, seen, tmp_path):
+    sound = by_accounting(parts, printed=False)
+    drawn = draw_figures(sound, tmp_path, ["hyper-parameters", "evaluations"])
+    assert list(drawn) == ["hyper-parameters", "evaluations"]
+    for name in ("hyper-parameters-printed", "evaluations-printed"):
+        with pytest.raises(ArmijoError, match="no results"):
+            draw_figures(sound, tmp_path, [name])
+
+
 @pytest.mark.parametrize("names", [["logistic-bank", "cifar-cnn"], ["zero-tuning"]])
 def test_legends_are_not_wider_than_their_figures(names, tmp_path, seen):
     write_fakes(tmp_path, names=names)
@@ -190,6 +230,7 @@ def test_whatever_is_there_is_drawn(tmp_path, seen):
     drawn = draw_figures(load_parts(tmp_path, fast=True), tmp_path)
     assert list(drawn) == [
         "hyper-parameters",
+        "hyper-parameters-printed",
         "logistic",
         "logistic-printed",
         "networks",

@@ -7,6 +7,7 @@ from armijo.experiments.claims import (
     FAILS,
     HOLDS,
     NOISE,
+    ONLY_PRINTED,
     ROBUST,
     SIMILAR,
     Claim,
@@ -17,7 +18,13 @@ from armijo.experiments.claims import (
     in_symbols,
     means_by_setting,
 )
-from armijo.experiments.summary import Gap, Part, difference, mean_of
+from armijo.experiments.summary import (
+    Gap,
+    Part,
+    by_accounting,
+    difference,
+    mean_of,
+)
 
 SECTION = "Effect of Hyperparameters"
 LOW, HIGH = 0.05, 0.2
@@ -171,9 +178,29 @@ def decay_helps_only_at_low_budget(parts: Sequence[Part]) -> Finding | None:
     return Finding(f"mean of all zeta above 0 minus zeta = 0: {text}", verdict)
 
 
+def under_both(judge: Judge) -> Judge:
+    """Judge the sound lines, and say what those under the printed analysis show."""
+
+    def both(parts: Sequence[Part]) -> Finding | None:
+        found, label = (
+            judge(some) if (some := by_accounting(parts, printed=printed)) else None
+            for printed in (False, True)
+        )
+        if found is None or label is None:
+            return found
+        only = found.verdict != HOLDS and label.verdict == HOLDS
+        return Finding(
+            f"{found.measured}. Printed accounting: {label.measured}",
+            ONLY_PRINTED if only else found.verdict,
+        )
+
+    return both
+
+
 def _claim(text: str, judge: Judge, group: str = "hyper-parameters") -> Claim:
     """Return a claim of this section."""
-    return Claim(section=SECTION, text=text, groups=(group,), judge=judge)
+    groups = (group,)
+    return Claim(section=SECTION, text=text, groups=groups, judge=under_both(judge))
 
 
 CLAIMS = (

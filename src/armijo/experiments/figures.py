@@ -8,10 +8,15 @@ from armijo.errors import ArmijoError
 from armijo.experiments import figures_convex, figures_networks
 from armijo.experiments.summary import Part, in_group
 
-Drawing = Callable[[Sequence[Part], Path, str], list[Path]]
+Drawing = Callable[[Sequence[Part], Path, str], list[Path] | None]
 FIGURES: dict[str, tuple[tuple[str, ...], Drawing]] = {
     "hyper-parameters": (("hyper-parameters",), figures_convex.hyper_parameters),
+    "hyper-parameters-printed": (
+        ("hyper-parameters",),
+        figures_convex.printed_parameters,
+    ),
     "evaluations": (("evaluations",), figures_convex.evaluations),
+    "evaluations-printed": (("evaluations",), figures_convex.printed_evaluations),
     "logistic": (("logistic",), figures_convex.methods),
     "logistic-printed": (("logistic",), figures_convex.printed),
     "svm": (("svm",), figures_convex.methods),
@@ -49,8 +54,9 @@ def draw_figures(
     for name in names or FIGURES:
         groups, draw = FIGURES[name]
         found = in_group(parts, *groups)
-        if found:
-            drawn[name] = draw(found, folder, name)
+        paths = draw(found, folder, name) if found else None
+        if paths is not None:
+            drawn[name] = paths
     if not drawn:
         raise ArmijoError(
             f"There are no results yet for {', '.join(names or FIGURES)}; armijo "

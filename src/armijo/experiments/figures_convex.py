@@ -25,7 +25,13 @@ from armijo.experiments.figures_style import (
     style_of,
 )
 from armijo.experiments.spec import Experiment
-from armijo.experiments.summary import GIVEN, Part, difference, summarized
+from armijo.experiments.summary import (
+    GIVEN,
+    Part,
+    by_accounting,
+    difference,
+    summarized,
+)
 
 OWN = ("DP-BLSGD", "DP-BLSGD-AC", "DP-BLGD")
 """The three methods of the paper."""
@@ -48,8 +54,24 @@ def _with_setting(part: Part, column: str) -> tuple[str, pd.DataFrame]:
     return name, rows.assign(x=[each[name] for each in options])
 
 
-def hyper_parameters(parts: Sequence[Part], folder: Path, name: str) -> list[Path]:
+Paths = list[Path] | None
+"""The files of a figure; None where nothing was there to draw."""
+
+
+def hyper_parameters(parts: Sequence[Part], folder: Path, name: str) -> Paths:
     """Draw one panel for each parameter that varies, a line for each budget."""
+    return _hyper_panels(by_accounting(parts, printed=False), folder, name)
+
+
+def printed_parameters(parts: Sequence[Part], folder: Path, name: str) -> Paths:
+    """Draw the same under the printed analysis."""
+    return _hyper_panels(by_accounting(parts, printed=True), folder, name)
+
+
+def _hyper_panels(parts: Sequence[Part], folder: Path, name: str) -> Paths:
+    """Draw the panels of one accounting."""
+    if not parts:
+        return None
     columns = min(3, len(parts))
     lines = -(-len(parts) // columns)
     with figure_of(lines, columns, size=(3.6, 2.9)) as figure:
@@ -86,11 +108,29 @@ def _hyper_panel(ax: Any, part: Part) -> None:
         )
     ax.set_xlabel(_NAMES.get(name, name))
     ax.set_ylabel("test accuracy")
-    ax.set_title(f"{part.experiment.lines[0].label}")
+    ax.set_title(_title(part))
 
 
-def evaluations(parts: Sequence[Part], folder: Path, name: str) -> list[Path]:
+def _title(part: Part) -> str:
+    """Return the method, and in words if its epsilon is a label only."""
+    label = part.experiment.lines[0].label
+    return label.replace(PRINTED, f", {NO_GUARANTEE}")
+
+
+def evaluations(parts: Sequence[Part], folder: Path, name: str) -> Paths:
     """Draw evaluations against the sampling ratio: of batches, and passes over rows."""
+    return _evaluation_panels(by_accounting(parts, printed=False), folder, name)
+
+
+def printed_evaluations(parts: Sequence[Part], folder: Path, name: str) -> Paths:
+    """Draw the same under the printed analysis."""
+    return _evaluation_panels(by_accounting(parts, printed=True), folder, name)
+
+
+def _evaluation_panels(parts: Sequence[Part], folder: Path, name: str) -> Paths:
+    """Draw both panels of one accounting."""
+    if not parts:
+        return None
     part = parts[0]
     experiment = part.experiment
     with figure_of(1, 2, size=(4.6, 3.9)) as figure:
@@ -104,7 +144,7 @@ def evaluations(parts: Sequence[Part], folder: Path, name: str) -> list[Path]:
             ax.set_title(unit)
         cap = "" if experiment.max_batches is None else f"{experiment.max_batches:,}"
         figure.suptitle(
-            f"{experiment.lines[0].label}, epsilon = {experiment.epsilons[0]:g}"
+            f"{_title(part)}, epsilon = {experiment.epsilons[0]:g}"
             + (f"; a run ends after {cap} batches at the latest" if cap else "")
         )
         legend_below(figure, 2)

@@ -8,7 +8,7 @@ for a single run.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from armijo.errors import ArmijoError
+from armijo.experiments.figures_style import PRINTED
 from armijo.experiments.results import Results
 from armijo.experiments.spec import Experiment, experiment, experiment_names
 
@@ -37,6 +38,23 @@ class Part:
         keys = ["dataset", "model", "epsilon", "line", "fold"]
         means = self.table.groupby(keys)["accuracy"].mean()
         return means.unstack(["line", "fold"])
+
+
+def by_accounting(parts: Sequence[Part], *, printed: bool) -> list[Part]:
+    """Return the lines under the printed analysis, or else all others.
+
+    Parts without results of such lines are left out.
+    """
+    found = []
+    for part in parts:
+        rows = part.table[part.table["line"].str.endswith(PRINTED) == printed]
+        lines = (
+            e for e in part.experiment.lines if e.label.endswith(PRINTED) == printed
+        )
+        if len(rows):
+            wanted = replace(part.experiment, lines=tuple(lines))
+            found.append(Part(experiment=wanted, table=rows))
+    return found
 
 
 def load_parts(folder: Path, *, fast: bool = False) -> tuple[Part, ...]:
