@@ -108,13 +108,13 @@ def _hyper_panel(ax: Any, part: Part) -> None:
         )
     ax.set_xlabel(_NAMES.get(name, name))
     ax.set_ylabel("test accuracy")
-    ax.set_title(_title(part))
+    ax.set_title(_title(part, "\n"))
 
 
-def _title(part: Part) -> str:
+def _title(part: Part, between: str) -> str:
     """Return the method, and in words if its epsilon is a label only."""
     label = part.experiment.lines[0].label
-    return label.replace(PRINTED, f", {NO_GUARANTEE}")
+    return label.replace(PRINTED, f"{between}{NO_GUARANTEE}")
 
 
 def evaluations(parts: Sequence[Part], folder: Path, name: str) -> Paths:
@@ -144,7 +144,7 @@ def _evaluation_panels(parts: Sequence[Part], folder: Path, name: str) -> Paths:
             ax.set_title(unit)
         cap = "" if experiment.max_batches is None else f"{experiment.max_batches:,}"
         figure.suptitle(
-            f"{_title(part)}, epsilon = {experiment.epsilons[0]:g}"
+            f"{_title(part, ', ')}, epsilon = {experiment.epsilons[0]:g}"
             + (f"; a run ends after {cap} batches at the latest" if cap else "")
         )
         legend_below(figure, 2)
