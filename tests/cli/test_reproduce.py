@@ -103,7 +103,9 @@ def test_figures_tables_and_page(armijo, tmp_path):
     finished = armijo("figures", *words, "--tables", tables, "--page", page, "--json")
     found = parsed(finished)
     assert found["figures"] == [
-        str(tmp_path / "out" / f"evaluations.{end}") for end in ("png", "svg")
+        str(tmp_path / "out" / f"{name}.{end}")
+        for name in ("evaluations", "evaluations-printed")
+        for end in ("png", "svg")
     ]
     assert all(Path(path).exists() for path in found["figures"])
     assert "networks" in found["without_results"]
