@@ -21,8 +21,8 @@ X = rng.normal(size=(6, 2))
 Y = np.array([1.0, -1.0, 1.0, -1.0, -1.0, 1.0])
 
 
-def losses(loss, w):
-    margins = Y * (X @ w[:2] + w[2])
+def losses(loss, w, rows=X):
+    margins = Y * (rows @ w[:2] + w[2])
     if loss == "logistic":
         return np.logaddexp(0, -margins)
     return np.maximum(0, 1 - margins)
@@ -55,6 +55,22 @@ class TestScores:
         expected = (middle[:, None] - raw) / 3.5
         np.testing.assert_allclose(found, expected[:, kept], atol=1e-12)
         assert query.bound == 1.0
+
+    def test_along_coordinates(self, loss, form):
+        objective = LinearObjective(loss=loss, n_features=2)
+        penalties, size, thin = rng.random(6), 0.6, X * (np.abs(X) > 0.5)
+        query = objective.coordinate_scores(W, size, spread=5.0, penalties=penalties)
+        rows = Rows(form(thin), Y, kept={})
+        moves = size * np.vstack([np.eye(3), -np.eye(3)])
+        middle = (penalties.min() + penalties.max()) / 2
+        before = losses(loss, W.numpy(), thin)
+        expected = [
+            (before - losses(loss, W.numpy() + move, thin) + middle - penalty) / 2.5
+            for move, penalty in zip(moves, penalties, strict=True)
+        ]
+        for _ in range(2):  # the second time from entries that were kept
+            found = list(query.contributions(rows).each)
+            np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 def test_steps_of_more_classes():

@@ -2,6 +2,7 @@
 """Draw the paper's figures from result files: whatever results are there."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from armijo.errors import ArmijoError
@@ -13,10 +14,13 @@ FIGURES: dict[str, tuple[tuple[str, ...], Drawing]] = {
     "hyper-parameters": (("hyper-parameters",), figures_convex.hyper_parameters),
     "hyper-parameters-printed": (
         ("hyper-parameters",),
-        figures_convex.printed_parameters,
+        partial(figures_convex.hyper_parameters, printed=True),
     ),
     "evaluations": (("evaluations",), figures_convex.evaluations),
-    "evaluations-printed": (("evaluations",), figures_convex.printed_evaluations),
+    "evaluations-printed": (
+        ("evaluations",),
+        partial(figures_convex.evaluations, printed=True),
+    ),
     "logistic": (("logistic",), figures_convex.methods),
     "logistic-printed": (("logistic",), figures_convex.printed),
     "svm": (("svm",), figures_convex.methods),

@@ -58,18 +58,11 @@ Paths = list[Path] | None
 """The files of a figure; None where nothing was there to draw."""
 
 
-def hyper_parameters(parts: Sequence[Part], folder: Path, name: str) -> Paths:
+def hyper_parameters(
+    parts: Sequence[Part], folder: Path, name: str, *, printed: bool = False
+) -> Paths:
     """Draw one panel for each parameter that varies, a line for each budget."""
-    return _hyper_panels(by_accounting(parts, printed=False), folder, name)
-
-
-def printed_parameters(parts: Sequence[Part], folder: Path, name: str) -> Paths:
-    """Draw the same under the printed analysis."""
-    return _hyper_panels(by_accounting(parts, printed=True), folder, name)
-
-
-def _hyper_panels(parts: Sequence[Part], folder: Path, name: str) -> Paths:
-    """Draw the panels of one accounting."""
+    parts = by_accounting(parts, printed=printed)
     if not parts:
         return None
     columns = min(3, len(parts))
@@ -117,18 +110,11 @@ def _title(part: Part, between: str) -> str:
     return label.replace(PRINTED, f"{between}{NO_GUARANTEE}")
 
 
-def evaluations(parts: Sequence[Part], folder: Path, name: str) -> Paths:
+def evaluations(
+    parts: Sequence[Part], folder: Path, name: str, *, printed: bool = False
+) -> Paths:
     """Draw evaluations against the sampling ratio: of batches, and passes over rows."""
-    return _evaluation_panels(by_accounting(parts, printed=False), folder, name)
-
-
-def printed_evaluations(parts: Sequence[Part], folder: Path, name: str) -> Paths:
-    """Draw the same under the printed analysis."""
-    return _evaluation_panels(by_accounting(parts, printed=True), folder, name)
-
-
-def _evaluation_panels(parts: Sequence[Part], folder: Path, name: str) -> Paths:
-    """Draw both panels of one accounting."""
+    parts = by_accounting(parts, printed=printed)
     if not parts:
         return None
     part = parts[0]
