@@ -25,11 +25,7 @@ from armijo.noise import (
     rounded_gaussian,
     rounded_laplace,
 )
-from armijo.noise.lattice import (
-    _exact_exponent,
-    _float_exponent,
-    each_fast_gaussian,
-)
+from armijo.noise.lattice import each_fast_gaussian
 from armijo.noise.lazy import (
     GUARD,
     LazyUniform,
@@ -39,6 +35,7 @@ from armijo.noise.lazy import (
     rational,
     uniform_below,
 )
+from armijo.noise.strips import exact_exponent, float_exponent, in_tail, strips_for
 
 ACCEPT, REJECT = 1e-4, 1e-12
 LARGEST_WORD = 2**64 - 1
@@ -144,17 +141,40 @@ def test_float_and_exact_decisions_agree_bit_by_bit(sampler, scale, seed):
 @settings(max_examples=200, deadline=None)
 @given(
     scale=st.integers(1, 2**50),
-    place=st.floats(0, 1, exclude_max=True),
-    v=st.integers(0, 27),
-    offset=st.integers(0, LARGEST_WORD),
+    strip=st.integers(0, 200),
+    rest=st.integers(0, 2**52 - 1),
+    later=st.integers(0, LARGEST_WORD),
 )
-def test_float_error_stays_far_below_the_guard(scale, place, v, offset):
-    u = int(place * scale)
-    exponent = _exact_exponent(u, v, scale, LazyUniform(offset, ScriptedBits()))
+def test_float_error_stays_far_below_the_guard(scale, strip, rest, later):
+    strips, place = strips_for(scale), (strip << 52) + rest
+    exponent = exact_exponent(place, strips, ScriptedBits([later]))
     smallest, largest = exp_bounds(*exponent(64), 40)
-    arrays = np.array([u]), np.array([v]), np.array([offset], dtype=np.uint64)
-    value = Fraction(float(np.exp(-_float_exponent(*arrays, scale))[0]))
+    value = Fraction(float(np.exp(-float_exponent(np.array([place]), strips))[0]))
     assert smallest - Fraction(GUARD) / 32 < value < largest + Fraction(GUARD) / 32
+
+
+@settings(max_examples=100, deadline=None)
+@given(scale=st.one_of(st.integers(1, 100), st.integers(1, 2**50)))
+def test_every_strip_is_above_the_curve_and_has_the_chance_of_its_area(scale):
+    strips = strips_for(scale)
+    numbers, counts = np.unique(strips.starts >> 52, return_counts=True)
+    assert numbers.tolist() == list(range(numbers.size))
+    assert counts.sum() == 2**12
+    heights = [
+        Fraction(float(h))
+        for h in strips.heights[strips.starts.searchsorted(numbers << 52)]
+    ]
+    heights[-1] *= 8  # the tail's slots are those of two strips of four, and half of it
+    assert counts[-1] == strips.tail_slots
+    assert {h / int(n) for h, n in zip(heights, counts, strict=True)} == {
+        heights[0] / int(counts[0])
+    }
+    heights[-1] /= 8
+    for _ in range(1, 60):  # below them the curve falls ever faster
+        heights += 3 * [heights[-1]] + [heights[-1] / 2]
+    for number, height in enumerate(heights):
+        start = Fraction(number << strips.shift, scale)
+        assert exp_bounds(start**2 / 2, start**2 / 2, 30)[1] <= height
 
 
 def inverse_e_words(count: int) -> list[int]:
@@ -195,26 +215,113 @@ def test_laplace_draw_that_hangs_on_the_second_word(step, expected):
     assert bits.words == []
 
 
-@pytest.mark.parametrize(
-    ("sampler", "proposals", "expected"),
-    [(rounded_laplace, 18, 3), (rounded_gaussian, 24, 2)],
-)
-def test_words_of_the_incomplete_round_are_passed_over(sampler, proposals, expected):
+def test_words_of_the_incomplete_round_are_passed_over():
     # 2**64 = 4 mod 6, so the last word is refused; it would have meant minus, u = 1.
-    places = [LARGEST_WORD] + [4] * (proposals - 1)
-    folds = [LARGEST_WORD] * proposals
-    bits = ScriptedBits(places + folds + [0] * (2 * proposals))
-    assert sampler(3, 1, bits).tolist() == [expected]
+    places = [LARGEST_WORD] + [4] * 17
+    bits = ScriptedBits(places + [LARGEST_WORD] * 18 + [0] * 36)
+    assert rounded_laplace(3, 1, bits).tolist() == [3]
     assert bits.words == []
 
 
-def test_gaussian_exponent_refines_its_offset_with_the_coin():
-    # u = v = 0, scale 1: the exponent is 1 + h**2/2, with h between 0 and 2**-64.
+def gaussian_proposals(scale: int) -> int:
+    """How many proposals are drawn for one number."""
+    return int(12 / strips_for(scale).acceptance)
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        (0, 0),
+        (2**51 - 2, 0),  # just below one half
+        (2**51, 1),
+        (2**51 + 1, -1),
+        (2**52 - 1, -1),
+    ],
+)
+def test_gaussian_draw_is_the_nearest_integer_with_its_sign(rest, expected):
+    # At scale 1 a strip is one wide, and the slots of the first one come first. The
+    # coin 0 keeps any proposal.
+    count = gaussian_proposals(1)
+    bits = ScriptedBits([rest] * count + [0] * count)
+    assert rounded_gaussian(1, 1, bits).tolist() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([0b100], (0, 0)),  # the first coin is 1: no halving, first of four strips
+        ([0b111], (0, 3)),
+        ([0b1010], (1, 2)),
+        ([1, 0b10], (63, 1)),  # 62 coins were not enough
+    ],
+)
+def test_gaussian_tail_goes_on_as_long_as_its_coins_say(words, expected):
+    bits = ScriptedBits(words)
+    assert in_tail(bits) == expected
+    assert bits.words == []
+
+
+def test_the_last_slot_is_the_tail():
+    # Scale 1: four strips, then the third of four after one halving. A coin 0 keeps the
+    # place, after as many bits as its small chance needs.
+    count = gaussian_proposals(1)
+    first = [0xFFF << 52, *[0] * (count - 1), *[0] * count]
+    bits = ScriptedBits([*first, 0b1010, *[0] * 10])
+    assert rounded_gaussian(1, 1, bits).tolist() == [4 + 4 + 2]
+
+
+def test_the_tail_beyond_four_deviations_has_the_law():
+    class InTheTail(SeededBits):
+        """The first half of a block's words all mean the last slot."""
+
+        def uint64(self, n: int) -> np.ndarray:
+            words = super().uint64(n)
+            if n > 1:
+                words[: n // 2] |= np.uint64(0xFFF << 52)
+            return words
+
+    scale = 1000  # strips of 64, so that the tail begins at 63 of them
+    draws = np.abs(rounded_gaussian(scale, 20_000, InTheTail(5)))
+    start = 63 * 64
+    edges = start + np.array([0, 30, 64, 100, 150, 200, 256, 320, 400, 512, 700, 1000])
+    full = np.array([*edges, 10**9]) - 0.5
+    full[0] = start  # what rounds to the first number from below is of another strip
+    masses = np.diff(-stats.norm.sf(full, scale=scale))
+    expected = masses / masses.sum() * draws.size
+    observed = np.histogram(draws, [start, *full[1:]])[0]
+    assert stats.chisquare(observed, expected).pvalue > ACCEPT
+    wrong = np.diff(-stats.norm.sf(full, scale=1.1 * scale))
+    wrong *= draws.size / wrong.sum()
+    assert stats.chisquare(observed, wrong).pvalue < REJECT
+
+
+def test_gaussian_exponent_refines_its_place_with_the_coin():
+    # Scale 1, z near the root of 2, so that the exponent is near 1.
     words = inverse_e_words(2)
-    offset = LazyUniform(2**63, ScriptedBits([0]))
-    coin = LazyUniform(words[0], ScriptedBits([words[1] - 1]))
-    assert is_below_exp(coin, _exact_exponent(0, 0, 1, offset)) is True
-    assert (offset.length, coin.length) == (128, 128)
+    strips = strips_for(1)
+    place = (1 << 52) + int((math.sqrt(2) - 1) * 2**52)
+    later = ScriptedBits([0, 0])
+    exponent = exact_exponent(place, strips, later)
+    low, high = exponent(128)
+    assert later.words == []
+    assert 0 < high - low < Fraction(1, 2**170)
+    assert float(low) == pytest.approx(1.0)
+    assert is_below_exp(LazyUniform(words[0] - 2**20, ScriptedBits()), exponent)
+
+
+@pytest.mark.parametrize(("word", "expected"), [(2**63 - 1, True), (2**63, False)])
+def test_heights_scale_the_uniform_number(word, expected):
+    # 2 U < 1 for U below one half.
+    coin = LazyUniform(word, ScriptedBits())
+    assert is_below_exp(coin, rational(0), Fraction(2)) is expected
+
+
+def test_small_heights_are_not_mistaken_for_hopeless_coins():
+    # exp(-100) = 3.7e-44: U = 2**-64 is above it, 2**-64 2**-90 is not.
+    hopeless = LazyUniform(1, ScriptedBits())
+    assert is_below_exp(hopeless, rational(100)) is False
+    low = LazyUniform(1, ScriptedBits([0]))
+    assert is_below_exp(low, rational(100), Fraction(1, 2**90)) is True
 
 
 def test_hopeless_coins_are_decided_without_their_exponential():

@@ -10,7 +10,7 @@ import pytest
 
 from armijo.cli import main
 from armijo.privacy.ledger import read_ledger
-from tests.jobs.conftest import Small, write_small
+from tests.jobs.conftest import SEED, Small, write_small
 
 USUAL = {
     "--epsilon": "1",
@@ -88,4 +88,4 @@ def spent_nothing(folder: Path) -> bool:
 def trained(small, tmp_path_factory) -> Path:
     """The folder of a seeded run; tests only read it."""
     out = tmp_path_factory.mktemp("trained") / "run"
-    return small.fit(out, parameters={"random_state": 5}).folder
+    return small.fit(out, parameters={"random_state": SEED}).folder

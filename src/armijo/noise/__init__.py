@@ -11,16 +11,18 @@ the continuous one at half-integers, so the analysis of AboveThreshold applies
 without an inflation term. The discrete Gaussian of Canonne, Kamath & Steinke (2020)
 has the first property for the Renyi curve only.
 
-The draws are exact, not approximate: the rejection scheme is that of Canonne, Kamath
-& Steinke (2020), and every coin compares a uniform number whose bits are drawn only
-as far as they are needed (Karney 2016). The running time depends on the draws and is
-not protected against an observer of time.
+The draws are exact, not approximate: proposals are rational, from e-folds for the
+Laplace law (Canonne, Kamath & Steinke 2020) and from strips for the Gaussian (Devroye
+1986), and every coin compares a uniform number whose bits are drawn only as far as
+they are needed (Karney 2016). The running time depends on the draws and is not
+protected against an observer of time.
 
 =====================  =====================================================
 :mod:`~.bits`          sources of bits, and one stream for each purpose
 :mod:`~.keyed`         streams of a secret run key, one for each charge
 :mod:`~.lazy`          the event ``U < exp(-x)``, decided exactly
-:mod:`~.lattice`       rounded Laplace and Gaussian noise, exact and fast
+:mod:`~.lattice`       rounded Laplace noise, exact; Gaussian noise, fast
+:mod:`~.strips`        rounded Gaussian noise, exact
 :mod:`~.selection`     the exponential mechanism's choice, Poisson coins
 =====================  =====================================================
 """
@@ -32,10 +34,10 @@ from armijo.noise.lattice import (
     MAX_SCALE,
     default_noise,
     fast_gaussian,
-    rounded_gaussian,
     rounded_laplace,
 )
 from armijo.noise.selection import exponential_choice, poisson_coins
+from armijo.noise.strips import rounded_gaussian
 
 __all__ = [
     "EXACT_UP_TO",

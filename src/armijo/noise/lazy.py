@@ -20,8 +20,9 @@ from armijo.noise.bits import BitSource
 
 WORD = 64
 
-# Float error of U - p, with e = 2**-53. U: converting the prefix costs e, its 64th bit
-# and those not yet drawn 2**-63. p = exp(-x): |dp| <= p |dx| (1 + |dx|) plus the error
+# Float error of h U - p, with e = 2**-53 and a height h <= 2, mostly 1. U: converting
+# the prefix costs e, its 64th bit and those not yet drawn 2**-63, the product with h
+# 2 e more. p = exp(-x): |dp| <= p |dx| (1 + |dx|) plus the error
 # of numpy.exp, taken as at most 16 units in the last place, 2**-49. Callers must keep
 # p |dx| <= 2**-46 (they say why). The sum is below 2**-45: 32 times under the guard.
 GUARD = 2.0**-40
@@ -81,19 +82,24 @@ def _context(digits: int, rounding: str) -> Context:
     return Context(prec=digits, rounding=rounding, Emin=-99999, Emax=99999, traps=[])
 
 
-def is_below_exp(uniform: LazyUniform, exponent: Exponent) -> bool:
-    """Decide ``uniform < exp(-x)`` rigorously, drawing bits until it is decided."""
+def is_below_exp(
+    uniform: LazyUniform, exponent: Exponent, height: Fraction | int = 1
+) -> bool:
+    """Decide ``height * uniform < exp(-x)`` rigorously, with as many bits as it takes.
+
+    Heights are positive, and at most 2.
+    """
     while True:
         low, high = exponent(uniform.length)
         if low < uniform.length:
             digits = uniform.length // 3 + 10
             smallest, largest = exp_bounds(low, high, digits)
-            start, end = uniform.bounds()
+            start, end = (height * end for end in uniform.bounds())
             if end <= smallest:
                 return True
             if start >= largest:
                 return False
-        elif uniform.prefix:
+        elif uniform.prefix and height >= 1:
             # exp(-x) <= exp(-length) < 2**-length <= U, without computing exp(-x).
             return False
         uniform.refine()
@@ -115,13 +121,22 @@ def coins_below_exp(
     exact: Callable[[int], Exponent],
     bits: BitSource,
     guard: float,
+    heights: NDArray[np.float64] | None = None,
 ) -> NDArray[np.bool_]:
-    """Decide ``U < exp(-x)`` for arrays; ``exact(i)`` gives the i-th ``x`` exactly."""
-    uniforms = unit_floats(words)
-    chances = np.exp(-exponents)
-    below = uniforms < chances
-    for i in np.flatnonzero(np.abs(uniforms - chances) <= guard):
-        below[i] = is_below_exp(LazyUniform(words[i], bits), exact(int(i)))
+    """Decide ``h U < exp(-x)`` for arrays; ``exact(i)`` gives the i-th ``x`` exactly.
+
+    Heights are 1 unless given; they are taken as the numbers that the floats are.
+    """
+    gaps = unit_floats(words)
+    if heights is not None:
+        gaps *= heights
+    chances = np.negative(exponents)
+    gaps -= np.exp(chances, out=chances)
+    below = gaps < 0
+    for i in np.flatnonzero(np.abs(gaps, out=gaps) <= guard):
+        height = 1 if heights is None else Fraction(float(heights[i]))
+        uniform = LazyUniform(words[i], bits)
+        below[i] = is_below_exp(uniform, exact(int(i)), height)
     return below
 
 
