@@ -7,6 +7,7 @@ ones (scale off by 2/3 or 3/2) one below 1e-12.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -24,6 +25,7 @@ from armijo.noise import (
     poisson_coins,
     rounded_gaussian,
     rounded_laplace,
+    strips,
 )
 from armijo.noise.lattice import each_fast_gaussian
 from armijo.noise.lazy import (
@@ -35,7 +37,13 @@ from armijo.noise.lazy import (
     rational,
     uniform_below,
 )
-from armijo.noise.strips import exact_exponent, float_exponent, in_tail, strips_for
+from armijo.noise.strips import (
+    Strips,
+    exact_exponent,
+    float_exponent,
+    in_tail,
+    strips_for,
+)
 
 ACCEPT, REJECT = 1e-4, 1e-12
 LARGEST_WORD = 2**64 - 1
@@ -141,40 +149,47 @@ def test_float_and_exact_decisions_agree_bit_by_bit(sampler, scale, seed):
 @settings(max_examples=200, deadline=None)
 @given(
     scale=st.integers(1, 2**50),
-    strip=st.integers(0, 200),
-    rest=st.integers(0, 2**52 - 1),
+    strip=st.integers(-400, 400),
+    rest=st.integers(0, 2**50 - 1),
     later=st.integers(0, LARGEST_WORD),
 )
 def test_float_error_stays_far_below_the_guard(scale, strip, rest, later):
-    strips, place = strips_for(scale), (strip << 52) + rest
-    exponent = exact_exponent(place, strips, ScriptedBits([later]))
+    cover, place = strips_for(scale), (strip << 50) + rest
+    exponent = exact_exponent(place, cover, ScriptedBits([later]))
     smallest, largest = exp_bounds(*exponent(64), 40)
-    value = Fraction(float(np.exp(-float_exponent(np.array([place]), strips))[0]))
+    value = Fraction(float(np.exp(-float_exponent(np.array([place]), cover))[0]))
     assert smallest - Fraction(GUARD) / 32 < value < largest + Fraction(GUARD) / 32
 
 
 @settings(max_examples=100, deadline=None)
 @given(scale=st.one_of(st.integers(1, 100), st.integers(1, 2**50)))
 def test_every_strip_is_above_the_curve_and_has_the_chance_of_its_area(scale):
-    strips = strips_for(scale)
-    numbers, counts = np.unique(strips.starts >> 52, return_counts=True)
-    assert numbers.tolist() == list(range(numbers.size))
-    assert counts.sum() == 2**12
-    heights = [
-        Fraction(float(h))
-        for h in strips.heights[strips.starts.searchsorted(numbers << 52)]
-    ]
-    heights[-1] *= 8  # the tail's slots are those of two strips of four, and half of it
-    assert counts[-1] == strips.tail_slots
-    assert {h / int(n) for h, n in zip(heights, counts, strict=True)} == {
-        heights[0] / int(counts[0])
-    }
-    heights[-1] /= 8
-    for _ in range(1, 60):  # below them the curve falls ever faster
-        heights += 3 * [heights[-1]] + [heights[-1] / 2]
+    cover = strips_for(scale)
+    half = 2**13
+    first = cover.starts[:half] >> 50
+    numbers, where, counts = np.unique(first, return_index=True, return_counts=True)
+    assert numbers.tolist() == list(range(numbers.size)) and cover.tail == where[-1]
+    assert (cover.starts[half:] >> 50).tolist() == (-1 - first).tolist()
+    for table in (cover.heights, cover.sure):
+        assert table[half:].tolist() == table[:half].tolist()
+    heights = [Fraction(float(h)) for h in cover.heights[where]]
+    areas = {h / int(n) for h, n in zip(heights[:-1], counts, strict=False)}
+    # Half of the tail's proposals have its first height, and are in one of 8 strips.
+    assert areas == {heights[-1] * 16 / int(counts[-1])}
+    for _ in range(60):  # further on the curve falls ever faster
+        heights += 7 * [heights[-1]] + [heights[-1] / 2]
     for number, height in enumerate(heights):
-        start = Fraction(number << strips.shift, scale)
-        assert exp_bounds(start**2 / 2, start**2 / 2, 30)[1] <= height
+        assert curve(number, cover)[1] <= height <= 2
+    for number, sure in enumerate(cover.sure[where[:-1]]):
+        end = curve(number + 1, cover)[0]
+        assert Fraction(int(sure), 2**16) * heights[number] <= end
+    assert cover.sure[where[-1]] == 0
+
+
+def curve(number: int, cover: Strips) -> tuple[Fraction, Fraction]:
+    """Bounds of the bell curve where a strip begins."""
+    z = Fraction(number << cover.shift, cover.scale)
+    return exp_bounds(z**2 / 2, z**2 / 2, 30)
 
 
 def inverse_e_words(count: int) -> list[int]:
@@ -229,30 +244,50 @@ def gaussian_proposals(scale: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("rest", "expected"),
+    ("word", "expected"),
     [
         (0, 0),
-        (2**51 - 2, 0),  # just below one half
-        (2**51, 1),
-        (2**51 + 1, -1),
-        (2**52 - 1, -1),
+        (2**49 - 1, 0),  # just below one half
+        (2**49, 1),
+        (2**50 - 1, 1),
+        (2**63, -1),  # the strip from -1 to 0
+        (2**63 + 2**49 - 1, -1),
+        (2**63 + 2**49, 0),
     ],
 )
-def test_gaussian_draw_is_the_nearest_integer_with_its_sign(rest, expected):
+def test_gaussian_draw_is_the_nearest_integer(word, expected):
     # At scale 1 a strip is one wide, and the slots of the first one come first. The
     # coin 0 keeps any proposal.
     count = gaussian_proposals(1)
-    bits = ScriptedBits([rest] * count + [0] * count)
+    bits = ScriptedBits([word] * count, [0] * count)
     assert rounded_gaussian(1, 1, bits).tolist() == [expected]
+    assert bits.words == bits.short == []
+
+
+def test_a_coin_that_is_not_sure_gets_the_rest_of_its_bits():
+    # The first strip of scale 1 is a little higher than 1. At its beginning a coin just
+    # below 1/height is kept, at its end one below exp(-1/2)/height.
+    count, cover = gaussian_proposals(1), strips_for(1)
+    height = Fraction(float(cover.heights[0]))
+    at_start, at_end = 0, 2**50 - 1
+    other = int(np.searchsorted(cover.starts[: 2**13], 2 << 50)) << 50
+    for place, chance in ((at_start, 1), (at_end, math.exp(-0.5))):
+        for shift, kept in ((-(2.0**-30), True), (2.0**-30, False)):
+            coin = int(Fraction(chance + shift) / height * 2**64)
+            assert coin >> 48 >= cover.sure[0]
+            # All others are kept, and are from 2 on.
+            words = [place, *[other] * (count - 1), (coin << 16) & LARGEST_WORD]
+            bits = ScriptedBits(words, [coin >> 48, *[0] * (count - 1)])
+            assert bool(rounded_gaussian(1, 1, bits)[0] < 2) is kept
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([0b100], (0, 0)),  # the first coin is 1: no halving, first of four strips
-        ([0b111], (0, 3)),
-        ([0b1010], (1, 2)),
-        ([1, 0b10], (63, 1)),  # 62 coins were not enough
+        ([0b1000], (0, 0)),  # the first coin is 1: no halving, first of eight strips
+        ([0b1111], (0, 7)),
+        ([0b10010], (1, 2)),
+        ([1, 0b10], (62, 1)),  # 61 coins were not enough
     ],
 )
 def test_gaussian_tail_goes_on_as_long_as_its_coins_say(words, expected):
@@ -261,28 +296,34 @@ def test_gaussian_tail_goes_on_as_long_as_its_coins_say(words, expected):
     assert bits.words == []
 
 
-def test_the_last_slot_is_the_tail():
-    # Scale 1: four strips, then the third of four after one halving. A coin 0 keeps the
-    # place, after as many bits as its small chance needs.
+@pytest.mark.parametrize(
+    ("side", "expected"), [(0, 4 + 8 + 2), (2**63, -4 - 8 - 2 - 1)]
+)
+def test_the_last_slot_is_the_tail(side, expected):
+    # Scale 1: four strips, then the third of eight after one halving. A coin 0 keeps
+    # the place, after as many bits as its small chance needs.
     count = gaussian_proposals(1)
-    first = [0xFFF << 52, *[0] * (count - 1), *[0] * count]
-    bits = ScriptedBits([*first, 0b1010, *[0] * 10])
-    assert rounded_gaussian(1, 1, bits).tolist() == [4 + 4 + 2]
+    words = [side + (0x1FFF << 50), *[0] * (count - 1)]
+    bits = ScriptedBits([*words, 0b10010, *[0] * 20], [0] * count)
+    assert rounded_gaussian(1, 1, bits).tolist() == [expected]
 
 
-def test_the_tail_beyond_four_deviations_has_the_law():
-    class InTheTail(SeededBits):
-        """The first half of a block's words all mean the last slot."""
-
-        def uint64(self, n: int) -> np.ndarray:
-            words = super().uint64(n)
-            if n > 1:
-                words[: n // 2] |= np.uint64(0xFFF << 52)
-            return words
-
-    scale = 1000  # strips of 64, so that the tail begins at 63 of them
-    draws = np.abs(rounded_gaussian(scale, 20_000, InTheTail(5)))
-    start = 63 * 64
+def test_the_tail_beyond_four_deviations_has_the_law(monkeypatch):
+    scale = 1000  # strips of 32, so that the tail begins at 125 of them
+    cover = strips_for(scale)
+    tail_only = replace(
+        cover,
+        starts=np.repeat(cover.starts[[cover.tail, -1]], 2**13),
+        sure=np.zeros_like(cover.sure),
+        heights=np.full_like(cover.heights, cover.heights[-1]),
+        tail=0,
+        acceptance=0.5,
+    )
+    monkeypatch.setattr(strips, "strips_for", lambda _: tail_only)
+    draws = rounded_gaussian(scale, 20_000, SeededBits(5))
+    assert stats.binomtest(int(np.sum(draws > 0)), draws.size).pvalue > ACCEPT
+    draws = np.abs(draws)
+    start = 125 * 32
     edges = start + np.array([0, 30, 64, 100, 150, 200, 256, 320, 400, 512, 700, 1000])
     full = np.array([*edges, 10**9]) - 0.5
     full[0] = start  # what rounds to the first number from below is of another strip
@@ -295,18 +336,15 @@ def test_the_tail_beyond_four_deviations_has_the_law():
     assert stats.chisquare(observed, wrong).pvalue < REJECT
 
 
-def test_gaussian_exponent_refines_its_place_with_the_coin():
+@pytest.mark.parametrize("sign", [1, -1])
+def test_gaussian_exponent_refines_its_place_with_the_coin(sign):
     # Scale 1, z near the root of 2, so that the exponent is near 1.
-    words = inverse_e_words(2)
-    strips = strips_for(1)
-    place = (1 << 52) + int((math.sqrt(2) - 1) * 2**52)
+    place = int(sign * math.sqrt(2) * 2**50)
     later = ScriptedBits([0, 0])
-    exponent = exact_exponent(place, strips, later)
-    low, high = exponent(128)
+    low, high = exact_exponent(place, strips_for(1), later)(128)
     assert later.words == []
     assert 0 < high - low < Fraction(1, 2**170)
     assert float(low) == pytest.approx(1.0)
-    assert is_below_exp(LazyUniform(words[0] - 2**20, ScriptedBits()), exponent)
 
 
 @pytest.mark.parametrize(("word", "expected"), [(2**63 - 1, True), (2**63, False)])
