@@ -29,6 +29,9 @@ from armijo.objectives.ghost.uses import (
 
 Pair = tuple[int, int]
 
+# Numbers copied at once: measured, half of it costs a step of a small network 2 %.
+_COPIED = 1 << 20
+
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry:
@@ -220,7 +223,7 @@ class Convolution:
         result = gradients.new_empty(kh, len(images) * groups, width, height)
         shape = (images.shape[1], kw, images.shape[2], places[1])
         buffer = None
-        for part in blocks(len(images), math.prod(shape)):
+        for part in blocks(len(images), math.prod(shape), _COPIED):
             if buffer is None:  # new memory for every block would cost more than a copy
                 buffer = images.new_empty(part.stop, *shape)
             columns = self._columns(images[part], buffer)
