@@ -19,10 +19,8 @@ from torch.nn.grad import conv2d_weight
 from armijo.objectives.ghost.uses import (
     PASSED,
     SMALL_PRODUCTS,
-    Stored,
     blocks,
     paired,
-    squared,
     stores,
     zeroed,
 )
@@ -93,7 +91,7 @@ class Convolution:
 
     def __init__(self, layout: Geometry, images: Tensor, gradients: Tensor) -> None:
         self.layout, self.images, self.gradients = layout, images, gradients
-        self._stored: list[Stored] = []  # for each row of the kernel
+        self._stored: Tensor | None = None  # gradients by row of the kernel
 
     @property
     def examples(self) -> int:
@@ -107,11 +105,11 @@ class Convolution:
         terms = self.gradients[0, 0].numel()
         ghost = self._ghost_cost(terms, height)
         if stores(terms, size, examples, ghost):
-            self._stored = [Stored(row) for row in self._by_row(slice(None))]
-            return _total([row.norms_squared() for row in self._stored])
+            self._stored = self._by_row(slice(None))
+            return _squared(self._stored)
         if SMALL_PRODUCTS * terms * size < ghost:
             parts = blocks(examples, self.layout.groups * self.layout.depth * terms)
-            return torch.cat([self._formed(rows) for rows in parts])
+            return torch.cat([_squared(self._by_row(rows)) for rows in parts])
         pixels = max(terms, self.images[0, 0].numel()) if self._slides else terms
         parts = blocks(examples, 3 * pixels**2 * self.layout.groups)
         return torch.cat([self._ghost(rows) for rows in parts])
@@ -130,10 +128,6 @@ class Convolution:
         pixels = self.images[0, 0].numel()
         passes = sum(self.layout.kernel) * PASSED
         return cost + pixels**2 * self.images.shape[1] + groups * terms**2 * passes
-
-    def _formed(self, rows: slice) -> Tensor:
-        """Return the norms of some examples' gradients, which are formed for it."""
-        return _total([squared(row) for row in self._by_row(rows)])
 
     def _ghost(self, rows: slice) -> Tensor:
         """Return ghost norms of some examples."""
@@ -177,11 +171,10 @@ class Convolution:
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
         """Write the sum of the examples' gradients times their weights."""
         layout = self.layout
-        if self._stored:
-            turned = [out.new_empty(row.gradients.shape[1:]) for row in self._stored]
-            for row, into in zip(self._stored, turned, strict=True):
-                row.weighted_sum(weights, into)
-            out.copy_(self._upright(torch.stack(turned).unsqueeze(1))[0])
+        if self._stored is not None:
+            rows = self._stored
+            total = torch.matmul(weights, rows.flatten(2))
+            out.copy_(self._upright(total.view(len(rows), 1, *rows.shape[2:]))[0])
             return
         left, right, top, bottom = layout.zeros
         native = left == right and top == bottom
@@ -253,9 +246,9 @@ class Convolution:
         return Convolution(self.layout, images, gradients)
 
 
-def _total(parts: list[Tensor]) -> Tensor:
-    """Add squared norms of the parts of a gradient."""
-    return torch.stack(parts).sum(0)
+def _squared(rows: Tensor) -> Tensor:
+    """Return squared norms of gradients by row of the kernel."""
+    return torch.linalg.vector_norm(rows.flatten(2), dim=2).square_().sum(0)
 
 
 def _diagonal_sums(
