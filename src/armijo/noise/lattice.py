@@ -19,7 +19,6 @@ from armijo.noise.lazy import (
     e_folds,
     rational,
     uniform_below,
-    unit_floats,
 )
 
 MAX_SCALE = 2**50
@@ -211,7 +210,10 @@ def _box_muller(
     32 bits and single precision.
     """
     pairs = -(-size // 2)
-    radius = unit_floats(words[:pairs])
+    # The magnitude of a signed word has 63 bits, and its type is converted the fastest.
+    radius = words[:pairs].view(np.int64).astype(np.float64)
+    np.abs(radius, out=radius)
+    radius *= 2.0 ** (1 - WORD)
     radius += 2.0**-WORD
     np.log(radius, out=radius)
     radius *= -2.0 * scale * scale
@@ -219,10 +221,11 @@ def _box_muller(
     turns = words[pairs:].astype("<u8", copy=False).view("<i4")[:pairs]
     angle = turns.astype(np.float32)
     angle *= np.float32(math.pi * 2.0**-31)
-    noise = np.empty(2 * pairs)
-    np.multiply(radius, np.cos(angle), out=noise[:pairs])
-    np.multiply(radius, np.sin(angle), out=noise[pairs:])
-    return np.rint(noise, out=noise)[:size]
+    noise = np.empty((2, pairs))
+    noise[0] = np.cos(angle)
+    noise[1] = np.sin(angle, out=angle)
+    noise *= radius
+    return np.rint(noise, out=noise).ravel()[:size]
 
 
 def checked_scale(scale: int, size: int) -> int:
