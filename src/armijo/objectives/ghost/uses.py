@@ -52,13 +52,13 @@ class Use(Protocol):
         ...
 
 
-def blocks(examples: int, numbers: int, most: int = BLOCK) -> Iterator[slice]:
-    """Yield slices of examples that need about ``most`` numbers at once.
+def blocks(examples: int, numbers: int, most: int | None = None) -> Iterator[slice]:
+    """Yield slices of examples that need about ``most`` numbers, or ``BLOCK``, at once.
 
     >>> [part.stop - part.start for part in blocks(10, 2**17)]
     [4, 4, 2]
     """
-    height = max(1, most // max(1, numbers))
+    height = max(1, (most or BLOCK) // max(1, numbers))
     for start in range(0, examples, height):
         yield slice(start, min(start + height, examples))
 
