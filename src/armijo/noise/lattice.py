@@ -24,10 +24,10 @@ from armijo.noise.lazy import (
 MAX_SCALE = 2**50
 """The largest scale: up to here float64 holds the integers of the fast path."""
 
-# Measured with system bits on one core, 1e4 to 1e6 numbers a call: exact 15 to 26
-# nanoseconds a number, fast 5 to 16, about a third. Up to 100,000 numbers exact noise
-# is at most 2 ms of a step; at 800,000 it would be 12 ms, more than all else of a step
-# of a network with one hidden layer.
+# Measured with system bits on one core, 1e4 to 1e6 numbers a call: exact 13 to 27
+# nanoseconds a number, fast 6 to 20, mostly half of it. Up to 100,000 numbers exact
+# noise is at most 3 ms of a step; at 800,000 it would be 11 ms, more than all else of a
+# step of a network with one hidden layer.
 EXACT_UP_TO = 100_000
 """The dimension up to which exact noise is the default."""
 
