@@ -37,16 +37,11 @@ TOO_SHORT = ("DP-Adam", "cnn_cifar", "|majority|")
 """What learns nothing, or not yet in a fast version: it is seen to run and to spend."""
 
 
-def learning_nothing(key: str) -> float:
-    """Return the objective of all weights zero, or of a network before its training."""
-    starts = {"svm": 1.0, "logistic": math.log(2.0)}
-    return starts.get(key.split("|")[1], math.log(10.0))
-
-
 def _top(column: str, key: str) -> float:
     """Return what no band of a column exceeds."""
     if column == "objective" and not any(slow in key for slow in TOO_SHORT):
-        return 0.98 * learning_nothing(key)
+        untrained = {"svm": 1.0, "logistic": math.log(2.0)}
+        return 0.98 * untrained.get(key.split("|")[1], math.log(10.0))
     return 1.0 if column == "accuracy" else math.inf
 
 

@@ -2,24 +2,42 @@
 """Draw the paper's figures from result files: whatever results are there."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 from armijo.errors import ArmijoError
 from armijo.experiments import figures_convex, figures_networks
-from armijo.experiments.summary import Part, in_group
+from armijo.experiments.summary import Part, by_accounting, in_group
 
 Drawing = Callable[[Sequence[Part], Path, str], list[Path] | None]
+"""Writes the files of a figure; None where nothing is there to draw."""
+
+
+def _under(draw: Drawing, *, printed: bool) -> Drawing:
+    """Return a drawing of the lines under one accounting alone."""
+
+    def drawn(parts: Sequence[Part], folder: Path, name: str) -> list[Path] | None:
+        found = by_accounting(parts, printed=printed)
+        return draw(found, folder, name) if found else None
+
+    return drawn
+
+
 FIGURES: dict[str, tuple[tuple[str, ...], Drawing]] = {
-    "hyper-parameters": (("hyper-parameters",), figures_convex.hyper_parameters),
+    "hyper-parameters": (
+        ("hyper-parameters",),
+        _under(figures_convex.hyper_parameters, printed=False),
+    ),
     "hyper-parameters-printed": (
         ("hyper-parameters",),
-        partial(figures_convex.hyper_parameters, printed=True),
+        _under(figures_convex.hyper_parameters, printed=True),
     ),
-    "evaluations": (("evaluations",), figures_convex.evaluations),
+    "evaluations": (
+        ("evaluations",),
+        _under(figures_convex.evaluations, printed=False),
+    ),
     "evaluations-printed": (
         ("evaluations",),
-        partial(figures_convex.evaluations, printed=True),
+        _under(figures_convex.evaluations, printed=True),
     ),
     "logistic": (("logistic",), figures_convex.methods),
     "logistic-printed": (("logistic",), figures_convex.printed),

@@ -25,13 +25,7 @@ from armijo.experiments.figures_style import (
     style_of,
 )
 from armijo.experiments.spec import Experiment
-from armijo.experiments.summary import (
-    GIVEN,
-    Part,
-    by_accounting,
-    difference,
-    summarized,
-)
+from armijo.experiments.summary import GIVEN, Part, difference, summarized
 
 OWN = ("DP-BLSGD", "DP-BLSGD-AC", "DP-BLGD")
 """The three methods of the paper."""
@@ -54,17 +48,8 @@ def _with_setting(part: Part, column: str) -> tuple[str, pd.DataFrame]:
     return name, rows.assign(x=[each[name] for each in options])
 
 
-Paths = list[Path] | None
-"""The files of a figure; None where nothing was there to draw."""
-
-
-def hyper_parameters(
-    parts: Sequence[Part], folder: Path, name: str, *, printed: bool = False
-) -> Paths:
+def hyper_parameters(parts: Sequence[Part], folder: Path, name: str) -> list[Path]:
     """Draw one panel for each parameter that varies, a line for each budget."""
-    parts = by_accounting(parts, printed=printed)
-    if not parts:
-        return None
     columns = min(3, len(parts))
     lines = -(-len(parts) // columns)
     with figure_of(lines, columns, size=(3.6, 2.9)) as figure:
@@ -110,13 +95,8 @@ def _title(part: Part, between: str) -> str:
     return label.replace(PRINTED, f"{between}{NO_GUARANTEE}")
 
 
-def evaluations(
-    parts: Sequence[Part], folder: Path, name: str, *, printed: bool = False
-) -> Paths:
+def evaluations(parts: Sequence[Part], folder: Path, name: str) -> list[Path]:
     """Draw evaluations against the sampling ratio: of batches, and passes over rows."""
-    parts = by_accounting(parts, printed=printed)
-    if not parts:
-        return None
     part = parts[0]
     experiment = part.experiment
     with figure_of(1, 2, size=(4.6, 3.9)) as figure:

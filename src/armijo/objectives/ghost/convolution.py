@@ -2,10 +2,11 @@
 """Gradients of a convolution's weight, for each example.
 
 A convolution multiplies its weight with the patches of the image, one for each of T
-places, so it is a matrix with T terms.  Patches are copied for a few examples at a
-time.  With stride 1 the products of all pairs of patches are sums along diagonals of
-the products of all pairs of pixels, which are as many times fewer as the kernel has
-entries; no patch is formed at all.
+places, so it is a matrix with T terms.  Images are copied for each column of a kernel,
+some examples at a time; the patches of its rows are parts of these copies.  With stride
+1 the products of all pairs of patches are sums along diagonals of the products of all
+pairs of pixels, which are as many times fewer as the kernel has entries; no patch is
+formed at all.
 """
 
 import math
@@ -108,7 +109,7 @@ class Convolution:
             self._stored = self._by_row(slice(None))
             return _squared(self._stored)
         if SMALL_PRODUCTS * terms * size < ghost:
-            parts = blocks(examples, self.layout.groups * self.layout.depth * terms)
+            parts = blocks(examples, size)
             return torch.cat([_squared(self._by_row(rows)) for rows in parts])
         pixels = max(terms, self.images[0, 0].numel()) if self._slides else terms
         parts = blocks(examples, 3 * pixels**2 * self.layout.groups)
