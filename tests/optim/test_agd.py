@@ -112,9 +112,15 @@ class TestBudgets:
     def test_a_success_is_charged_once(self):
         """No second charge for the gradient after a step was found."""
         budget = Budget(epsilon=3.0, delta=1e-6)
-        accountant = PrivacyFilter(budget, orders=8)
+        accountant = PrivacyFilter(budget, orders=8, insecure_deterministic=True)
         X, y = blobs()
-        data = PrivateDataset(X, y, n_rows=len(X), accountant=accountant)
+        data = PrivateDataset(
+            X,
+            y,
+            n_rows=len(X),
+            accountant=accountant,
+            randomness=Randomness(seed=5, insecure_deterministic=True),
+        )
         method = method_of(gradient_rho=0.002, search_epsilon=0.1)
         state = method.init(zeros(LOGISTIC))
         found = list(minimize(LOGISTIC, data, method, state))
