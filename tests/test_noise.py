@@ -17,17 +17,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from armijo.noise import (
-    EXACT_UP_TO,
     SeededBits,
-    default_noise,
+    each_gaussian,
     exponential_choice,
-    fast_gaussian,
     poisson_coins,
     rounded_gaussian,
     rounded_laplace,
-    strips,
 )
-from armijo.noise.lattice import each_fast_gaussian
+from armijo.noise.gaussian import BLOCK
+from armijo.noise.keyed import KeyedBits
 from armijo.noise.lazy import (
     GUARD,
     LazyUniform,
@@ -39,6 +37,7 @@ from armijo.noise.lazy import (
 )
 from armijo.noise.strips import (
     Strips,
+    drawn,
     exact_exponent,
     float_exponent,
     in_tail,
@@ -69,9 +68,7 @@ class ScriptedBits:
 FAMILIES = [
     pytest.param(rounded_laplace, stats.laplace, id="laplace"),
     pytest.param(rounded_gaussian, stats.norm, id="gaussian"),
-    pytest.param(fast_gaussian, stats.norm, id="fast"),
 ]
-EXACT = FAMILIES[:2]
 
 
 def law_p_value(draws: np.ndarray, law: stats.rv_continuous, scale: float) -> float:
@@ -92,7 +89,7 @@ def test_small_scales_have_the_rounded_law(sampler, law, scale):
 
 
 @pytest.mark.parametrize("scale", [1, 2, 5])
-@pytest.mark.parametrize(("sampler", "law"), EXACT)
+@pytest.mark.parametrize(("sampler", "law"), FAMILIES)
 def test_exact_arithmetic_alone_has_the_rounded_law(sampler, law, scale):
     draws = sampler(scale, 2_000, SeededBits(10 + scale), _guard=1.0)
     assert law_p_value(draws, law, scale) > ACCEPT
@@ -106,10 +103,11 @@ def test_wrong_scales_are_rejected(sampler, law):
     assert law_p_value(draws, law, 9) < REJECT
 
 
-@pytest.mark.parametrize("scale", [6 * 2**24, 2**50])
+@pytest.mark.parametrize("scale", [1000, 2**24, 6 * 2**24, 2**40, 2**50])
 @pytest.mark.parametrize(("sampler", "law"), FAMILIES)
 def test_kolmogorov_smirnov_tells_large_scales_apart(sampler, law, scale):
     draws = sampler(scale, 20_000, SeededBits(2)).astype(float)
+    draws += np.random.default_rng(2).random(draws.size) - 0.5  # no ties at scale 1000
     for factor, accepted in ((1.0, True), (2 / 3, False), (3 / 2, False)):
         p_value = stats.kstest(draws, law(scale=factor * scale).cdf).pvalue
         assert p_value > ACCEPT if accepted else p_value < REJECT
@@ -182,7 +180,7 @@ def test_every_strip_is_above_the_curve_and_has_the_chance_of_its_area(scale):
         assert curve(number, cover)[1] <= height <= 2
     for number, sure in enumerate(cover.sure[where[:-1]]):
         end = curve(number + 1, cover)[0]
-        assert Fraction(int(sure), 2**16) * heights[number] <= end
+        assert Fraction(int(sure), 2**cover.coin_bits) * heights[number] <= end
     assert cover.sure[where[-1]] == 0
 
 
@@ -238,6 +236,9 @@ def test_words_of_the_incomplete_round_are_passed_over():
     assert bits.words == []
 
 
+KEEP = 2**16 - 1  # the last bits of a word whose coin begins with sixteen zeros
+
+
 def gaussian_proposals(scale: int) -> int:
     """How many proposals are drawn for one number."""
     return int(12 / strips_for(scale).acceptance)
@@ -247,21 +248,38 @@ def gaussian_proposals(scale: int) -> int:
     ("word", "expected"),
     [
         (0, 0),
-        (2**49 - 1, 0),  # just below one half
+        (2**49 - 2**16, 0),  # just below one half
         (2**49, 1),
-        (2**50 - 1, 1),
+        (2**50 - 2**16, 1),
         (2**63, -1),  # the strip from -1 to 0
-        (2**63 + 2**49 - 1, -1),
+        (2**63 + 2**49 - 2**16, -1),
         (2**63 + 2**49, 0),
     ],
 )
 def test_gaussian_draw_is_the_nearest_integer(word, expected):
     # At scale 1 a strip is one wide, and the slots of the first one come first. The
     # coin 0 keeps any proposal.
-    count = gaussian_proposals(1)
-    bits = ScriptedBits([word] * count, [0] * count)
+    bits = ScriptedBits([word + KEEP] * gaussian_proposals(1))
     assert rounded_gaussian(1, 1, bits).tolist() == [expected]
-    assert bits.words == bits.short == []
+    assert bits.words == []
+
+
+@pytest.mark.parametrize("exponent", [3, 38, 39, 40, 45, 50])
+@pytest.mark.parametrize("twice", [5, -5, 1, -1, 4])
+def test_the_nearest_integer_needs_no_bit_of_the_coin(exponent, twice):
+    """At half integers and next to them, whatever bits a word has left for its coin."""
+    cover, count = strips_for(2**exponent), gaussian_proposals(2**exponent)
+    last = 2**cover.coin_bits
+    assert cover.coin_bits == min(16, 54 - exponent)
+    for place in (twice * cover.half, twice * cover.half - last):
+        strip = place >> 50
+        number = strip if strip >= 0 else -1 - strip
+        slot = int(np.searchsorted(cover.starts[: 2**13], number << 50))
+        slot += 2**13 * (strip < 0)
+        for coin in (last - 1, int(cover.table[slot]) % last + 1):
+            word = (slot << 50) + place % 2**50 + coin
+            found = rounded_gaussian(2**exponent, 1, ScriptedBits([word] * count))
+            assert found.tolist() == [(place + cover.half) >> cover.unit]
 
 
 def test_a_coin_that_is_not_sure_gets_the_rest_of_its_bits():
@@ -270,15 +288,38 @@ def test_a_coin_that_is_not_sure_gets_the_rest_of_its_bits():
     count, cover = gaussian_proposals(1), strips_for(1)
     height = Fraction(float(cover.heights[0]))
     at_start, at_end = 0, 2**50 - 1
-    other = int(np.searchsorted(cover.starts[: 2**13], 2 << 50)) << 50
+    other = (int(np.searchsorted(cover.starts[: 2**13], 2 << 50)) << 50) + KEEP
     for place, chance in ((at_start, 1), (at_end, math.exp(-0.5))):
         for shift, kept in ((-(2.0**-30), True), (2.0**-30, False)):
             coin = int(Fraction(chance + shift) / height * 2**64)
             assert coin >> 48 >= cover.sure[0]
+            first = (place & ~KEEP) | (~(coin >> 48) & KEEP)
+            second = (coin << 16) & LARGEST_WORD | (place & KEEP)
             # All others are kept, and are from 2 on.
-            words = [place, *[other] * (count - 1), (coin << 16) & LARGEST_WORD]
-            bits = ScriptedBits(words, [coin >> 48, *[0] * (count - 1)])
+            bits = ScriptedBits([first, *[other] * (count - 1), second])
             assert bool(rounded_gaussian(1, 1, bits)[0] < 2) is kept
+            assert bits.words == []
+
+
+def test_holes_are_filled_in_order_and_the_rest_is_drawn_again():
+    cover = strips_for(1)
+    one, two = (
+        (int(np.searchsorted(cover.starts[: 2**13], n << 50)) << 50) + KEEP
+        for n in (1, 2)
+    )
+    refused = 0  # the coin of the word 0 begins with ones, and so it goes on below
+    count = int((2 + 3 * math.sqrt(2) + 8) / cover.acceptance)
+    # Two holes; behind them the second proposal is accepted, and the last.
+    words = [*[refused] * 3, two, *[refused] * (count - 5), one]
+    bits = ScriptedBits(words + [LARGEST_WORD] * (count - 2))
+    assert drawn(cover, 2, bits).tolist() == [2, 1]
+    assert bits.words == []
+    # With the last one refused as well, the second number is drawn again.
+    words[-1] = refused
+    again = [one] * gaussian_proposals(1)
+    bits = ScriptedBits(words + [LARGEST_WORD] * (count - 1) + again)
+    assert drawn(cover, 2, bits).tolist() == [2, 1]
+    assert bits.words == []
 
 
 @pytest.mark.parametrize(
@@ -287,12 +328,23 @@ def test_a_coin_that_is_not_sure_gets_the_rest_of_its_bits():
         ([0b1000], (0, 0)),  # the first coin is 1: no halving, first of eight strips
         ([0b1111], (0, 7)),
         ([0b10010], (1, 2)),
+        ([2**63 + 5], (60, 5)),  # the last coin of the word
         ([1, 0b10], (62, 1)),  # 61 coins were not enough
+        ([1, 0, 0b10], (61 + 64 + 1, 1)),
     ],
 )
 def test_gaussian_tail_goes_on_as_long_as_its_coins_say(words, expected):
     bits = ScriptedBits(words)
-    assert in_tail(bits) == expected
+    halvings, parts = in_tail(1, bits)
+    assert (halvings.tolist(), parts.tolist()) == ([expected[0]], [expected[1]])
+    assert bits.words == []
+
+
+def test_tails_of_all_kinds_at_once():
+    bits = ScriptedBits([0b1000, 3, 0b10010, 0, 0b100, 1])
+    halvings, parts = in_tail(4, bits)
+    assert halvings.tolist() == [0, 61 + 2, 1, 61]
+    assert parts.tolist() == [0, 3, 2, 0]
     assert bits.words == []
 
 
@@ -303,12 +355,12 @@ def test_the_last_slot_is_the_tail(side, expected):
     # Scale 1: four strips, then the third of eight after one halving. A coin 0 keeps
     # the place, after as many bits as its small chance needs.
     count = gaussian_proposals(1)
-    words = [side + (0x1FFF << 50), *[0] * (count - 1)]
-    bits = ScriptedBits([*words, 0b10010, *[0] * 20], [0] * count)
+    words = [side + (0x1FFF << 50) + KEEP, *[KEEP] * (count - 1)]
+    bits = ScriptedBits([*words, 0, 0b10010, *[0] * 20])
     assert rounded_gaussian(1, 1, bits).tolist() == [expected]
 
 
-def test_the_tail_beyond_four_deviations_has_the_law(monkeypatch):
+def test_the_tail_beyond_four_deviations_has_the_law():
     scale = 1000  # strips of 32, so that the tail begins at 125 of them
     cover = strips_for(scale)
     tail_only = replace(
@@ -319,8 +371,7 @@ def test_the_tail_beyond_four_deviations_has_the_law(monkeypatch):
         tail=0,
         acceptance=0.5,
     )
-    monkeypatch.setattr(strips, "strips_for", lambda _: tail_only)
-    draws = rounded_gaussian(scale, 20_000, SeededBits(5))
+    draws = drawn(tail_only, 20_000, SeededBits(5))
     assert stats.binomtest(int(np.sum(draws > 0)), draws.size).pvalue > ACCEPT
     draws = np.abs(draws)
     start = 125 * 32
@@ -334,6 +385,14 @@ def test_the_tail_beyond_four_deviations_has_the_law(monkeypatch):
     wrong = np.diff(-stats.norm.sf(full, scale=1.1 * scale))
     wrong *= draws.size / wrong.sum()
     assert stats.chisquare(observed, wrong).pvalue < REJECT
+
+
+@pytest.mark.parametrize("scale", [5, 2**40])
+def test_draws_beyond_four_deviations_are_as_many_as_they_should_be(scale):
+    size = 2_000_000
+    far = int(np.sum(np.abs(rounded_gaussian(scale, size, SeededBits(6))) > 4 * scale))
+    chance = 2 * stats.norm.sf((4 * scale + 0.5) / scale)
+    assert stats.binomtest(far, size, chance).pvalue > ACCEPT
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -520,9 +579,8 @@ def test_limits_and_types_of_the_lattice_samplers(sampler, law):
             sampler(scale, 3, SeededBits(0))
     with pytest.raises(ValueError, match="Expected size >= 0, got -1"):
         sampler(5, -1, SeededBits(0))
-    if sampler is not fast_gaussian:
-        with pytest.raises(ValueError, match="Expected scale to be an integer"):
-            sampler(1.5, 3, SeededBits(0))
+    with pytest.raises(ValueError, match="Expected scale to be an integer"):
+        sampler(1.5, 3, SeededBits(0))
 
 
 @pytest.mark.parametrize(
@@ -545,23 +603,43 @@ def test_bad_rates_are_refused(rate):
         poisson_coins(3, rate, SeededBits(0))
 
 
-def test_fast_gaussian_never_takes_the_logarithm_of_zero():
-    furthest = round(1e6 * math.sqrt(2 * 64 * math.log(2)))
-    assert fast_gaussian(1e6, 1, ScriptedBits([0, 0])).tolist() == [furthest]
-    assert fast_gaussian(1e6, 1, ScriptedBits([2**63, 0])).tolist() == [0]
-
-
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_fast_gaussian_is_the_same_on_any_number_of_threads(threads):
-    size = 150_001
-    found = np.full(size, np.nan)
+@pytest.mark.parametrize("size", [BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 5])
+def test_gaussian_numbers_are_the_same_on_any_number_of_threads(threads, size):
+    found = np.full(size, -1)
 
     def put(part, noise):
-        assert np.isnan(found[part]).all()
+        assert (found[part] == -1).all()
         found[part] = noise
 
-    each_fast_gaussian(1e5, size, SeededBits(3), put, threads=threads)
-    np.testing.assert_array_equal(found, fast_gaussian(1e5, size, SeededBits(3)))
+    scale = 2**40
+    each_gaussian(scale, size, SeededBits(3), put, threads=threads)
+    expected = rounded_gaussian(scale, size, SeededBits(3))
+    np.testing.assert_array_equal(found, expected)
+    again = rounded_gaussian(scale, size, SeededBits(3), threads=threads)
+    np.testing.assert_array_equal(again, expected)
+
+
+def test_each_block_is_drawn_from_a_key_of_its_own():
+    size, scale, keys = 2 * BLOCK + 5, 2**30, SeededBits(3)
+    expected = [
+        drawn(strips_for(scale), count, KeyedBits(keys.uint64(4).tobytes()))
+        for count in (BLOCK, BLOCK, 5)
+    ]
+    draws = rounded_gaussian(scale, size, SeededBits(3))
+    np.testing.assert_array_equal(draws, np.concatenate(expected))
+    values, counts = np.unique(draws, return_counts=True)
+    assert values.size > size - 100 and counts.max() <= 3  # no block comes twice
+    # A single block takes the caller's bits themselves.
+    alone = drawn(strips_for(scale), BLOCK, SeededBits(3))
+    np.testing.assert_array_equal(rounded_gaussian(scale, BLOCK, SeededBits(3)), alone)
+
+
+@pytest.mark.parametrize("size", [0, 3, BLOCK + 1])
+def test_blocks_without_noise_are_zero(size):
+    taken = []
+    each_gaussian(0, size, ScriptedBits(), lambda part, noise: taken.append(noise))
+    assert np.concatenate(taken).tolist() == [0] * size
 
 
 def test_an_error_in_a_thread_is_not_lost():
@@ -569,9 +647,4 @@ def test_an_error_in_a_thread_is_not_lost():
         raise OSError("no place")
 
     with pytest.raises(OSError, match="no place"):
-        each_fast_gaussian(1.0, 150_001, SeededBits(3), fail, threads=2)
-
-
-def test_default_noise_is_exact_up_to_the_measured_size():
-    assert default_noise(EXACT_UP_TO) == "exact"
-    assert default_noise(EXACT_UP_TO + 1) == "fast"
+        each_gaussian(1, 3 * BLOCK, SeededBits(3), fail, threads=2)

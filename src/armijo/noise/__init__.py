@@ -21,26 +21,20 @@ protected against an observer of time.
 :mod:`~.bits`          sources of bits, and one stream for each purpose
 :mod:`~.keyed`         streams of a secret run key, one for each charge
 :mod:`~.lazy`          the event ``U < exp(-x)``, decided exactly
-:mod:`~.lattice`       rounded Laplace noise, exact; Gaussian noise, fast
+:mod:`~.lattice`       rounded Laplace noise, exact
 :mod:`~.strips`        rounded Gaussian noise, exact
+:mod:`~.gaussian`      the same in blocks, on several threads
 :mod:`~.selection`     the exponential mechanism's choice, Poisson coins
 =====================  =====================================================
 """
 
 from armijo.noise.bits import PURPOSES, BitSource, Randomness, SeededBits, SystemBits
+from armijo.noise.gaussian import each_gaussian, rounded_gaussian
 from armijo.noise.keyed import KeyedRandomness
-from armijo.noise.lattice import (
-    EXACT_UP_TO,
-    MAX_SCALE,
-    default_noise,
-    fast_gaussian,
-    rounded_laplace,
-)
+from armijo.noise.lattice import MAX_SCALE, rounded_laplace
 from armijo.noise.selection import exponential_choice, poisson_coins
-from armijo.noise.strips import rounded_gaussian
 
 __all__ = [
-    "EXACT_UP_TO",
     "MAX_SCALE",
     "PURPOSES",
     "BitSource",
@@ -48,9 +42,8 @@ __all__ = [
     "Randomness",
     "SeededBits",
     "SystemBits",
-    "default_noise",
+    "each_gaussian",
     "exponential_choice",
-    "fast_gaussian",
     "poisson_coins",
     "rounded_gaussian",
     "rounded_laplace",

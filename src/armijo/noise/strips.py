@@ -7,14 +7,32 @@ have the same area: a uniform slot is a strip with the chance of its area, a uni
 ``y`` in that strip is kept with the chance curve over height, and what is kept has the
 density of the curve.  Its nearest integer is the noise.
 
-One word is slot and place.  Sixteen bits of a coin are enough for most: below the
-lowest point of the curve in a strip a coin need not be compared with an exponential.
+A proposal is one word of 64 fair bits, each used for one thing:
+
+======  =========================================================================
+bits    what they are
+======  =========================================================================
+14      the slot, the first of them its side of zero
+50 - c  the first bits of the place in the strip, at least as many as an integer has
+c       the first bits of the coin, complemented
+======  =========================================================================
+
+with ``c`` = 16, fewer beyond scale 2**38.  For most proposals they are enough: the
+integer is known, and a coin below the lowest point of the curve in its strip need not
+be compared with an exponential.  One in 25 is compared.  It gets a second word, for the
+place up to 50 bits and for the coin up to 64, and more bits where even these leave the
+comparison open (:mod:`armijo.noise.lazy`).
+
+A proposal that is refused leaves a hole, which the next accepted one of some proposals
+more fills.  All are independent and alike, and which one fills a hole does not depend
+on its value, so that every number has the law of an accepted proposal.
+
 Beyond four standard deviations the height is halved every eight strips, by fair coins
 without end, so the tail has none either.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 
@@ -22,7 +40,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from armijo.noise.bits import BitSource
-from armijo.noise.lattice import checked_scale, collected
 from armijo.noise.lazy import (
     GUARD,
     WORD,
@@ -36,7 +53,7 @@ _SLOT_BITS = 13
 _SLOTS = 1 << _SLOT_BITS  # on each side
 _PLACE_BITS = WORD - _SLOT_BITS - 1
 _PLACE = np.uint64((1 << _PLACE_BITS) - 1)
-_COIN_BITS = 16
+_MOST_COIN_BITS = 16
 _TAIL_FROM = 4  # standard deviations
 _TAIL_STRIPS = 8  # of the same height
 _MARGIN = 2.0**-30  # relative; far above the float errors of an exponential
@@ -57,11 +74,45 @@ class Strips:
     heights: NDArray[np.float64]  # exact
     tail: int  # the first slot of the tail on each side
     acceptance: float  # the share of proposals kept: the curve's area over the slots'
+    table: NDArray[np.uint64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the table by which a word becomes its noise.
+
+        Word minus entry is the place, plus one half of an integer for the rounding. The
+        entry's last bits are the largest complemented coin that is not sure: where the
+        word's are larger, the difference borrows nothing from the place.
+        """
+        entries = np.arange(2 * _SLOTS, dtype=np.uint64) << np.uint64(_PLACE_BITS)
+        entries -= self.starts.view(np.uint64)
+        entries -= np.uint64(self.half)
+        entries += np.uint64((1 << self.coin_bits) - 1) - self.sure
+        object.__setattr__(self, "table", entries)
 
     @property
     def width(self) -> float:
         """The width of a strip in standard deviations."""
         return (1 << self.shift) / self.scale
+
+    @property
+    def coin_bits(self) -> int:
+        """How many bits of a word are a coin's."""
+        return _coin_bits(self.shift)
+
+    @property
+    def unit(self) -> int:
+        """The bits of a place that are behind the integer; a coin has fewer."""
+        return _PLACE_BITS - self.shift
+
+    @property
+    def half(self) -> int:
+        """One half of an integer."""
+        return 1 << (self.unit - 1)
+
+
+def _coin_bits(shift: int) -> int:
+    """Return what is left when the nearest integer is known."""
+    return min(_MOST_COIN_BITS, _PLACE_BITS - shift - 1)
 
 
 @lru_cache(maxsize=64)
@@ -86,7 +137,7 @@ def strips_for(scale: int) -> Strips:
     heights = counts * slot
     heights[tail] /= 2 * _TAIL_STRIPS
     lowest = np.append(curve[1:], 0.0) * (1 - _MARGIN)
-    sure = np.floor(lowest / heights * (1 - _MARGIN) * 2.0**_COIN_BITS)
+    sure = np.floor(lowest / heights * (1 - _MARGIN) * 2.0 ** _coin_bits(shift))
     numbers = np.arange(tail + 1, dtype=np.int64)
     starts = np.repeat([numbers, -1 - numbers], counts, axis=1).ravel()
     return Strips(
@@ -100,99 +151,99 @@ def strips_for(scale: int) -> Strips:
     )
 
 
-def rounded_gaussian(
-    scale: int, size: int, bits: BitSource, *, _guard: float = GUARD
+def drawn(
+    strips: Strips, size: int, bits: BitSource, guard: float = GUARD
 ) -> NDArray[np.int64]:
-    r"""Draw the nearest integer of Gaussian noise ``N(0, s**2)``, exactly.
-
-    :math:`P(K = k) = \Phi((k + 1/2)/s) - \Phi((k - 1/2)/s)`.  Bits of the place and of
-    the coin beyond the first ones are drawn when the comparison needs them.
-
-    Parameters
-    ----------
-    scale
-        The standard deviation ``s`` in lattice units before rounding, an integer from
-        0 (no noise) to 2**50.
-    size
-        How many numbers to draw.
-    bits
-        Where the bits come from.
-
-    Examples
-    --------
-    >>> from armijo.noise import SeededBits
-    >>> rounded_gaussian(0, 3, SeededBits(0))
-    array([0, 0, 0])
-    """
-    scale = checked_scale(scale, size)
-    if scale == 0:
-        return np.zeros(size, dtype=np.int64)
-    strips = strips_for(scale)
-    unit = _PLACE_BITS - strips.shift
-
-    def propose(count: int) -> NDArray[np.int64]:
-        words, coins = bits.uint64(count), bits.uint16(count)
-        slots = (words >> np.uint64(_PLACE_BITS)).view(np.int64)
-        places = strips.starts.take(slots)
-        places += (words & _PLACE).view(np.int64)
-        kept = coins < strips.sure.take(slots)
-        rest = np.flatnonzero(~kept)
-        if rest.size:
-            places[rest], heights = _in_strips(slots[rest], places[rest], strips, bits)
-            kept[rest] = _kept(coins[rest], places[rest], heights, strips, bits, _guard)
-        places += 1 << (unit - 1)  # the nearest integer: no bit not yet drawn turns it
-        places >>= unit
-        return places[kept]
-
-    return collected(size, strips.acceptance, propose)
+    """Return so many rounded Gaussian numbers of the scale of the strips."""
+    count = int((size + 3 * math.sqrt(size) + 8) / strips.acceptance)
+    words = bits.uint64(count)
+    entries = strips.table.take((words >> np.uint64(_PLACE_BITS)).view(np.int64))
+    unsure = np.flatnonzero(_last(words, strips) <= _last(entries, strips))
+    noise = np.subtract(words, entries, out=entries).view(np.int64)
+    noise >>= strips.unit
+    if unsure.size:
+        noise[unsure], kept = _compared(words[unsure], strips, bits, guard)
+        _fill(noise, unsure[~kept], strips, size, bits, guard)
+    return noise[:size]
 
 
-def _in_strips(
-    slots: NDArray[np.int64],
-    places: NDArray[np.int64],
+def _last(words: NDArray[np.uint64], strips: Strips) -> NDArray[np.uint16]:
+    """Return the bits of coins, in front: what is cut off is less than 2**16."""
+    last = words.astype(np.uint16)
+    if strips.coin_bits < _MOST_COIN_BITS:
+        last <<= np.uint16(_MOST_COIN_BITS - strips.coin_bits)
+    return last
+
+
+def _fill(
+    noise: NDArray[np.int64],
+    refused: NDArray[np.int64],
     strips: Strips,
-    bits: BitSource,
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the places, moved on where the slot is in the tail, and the heights."""
-    heights = strips.heights.take(slots)
-    for i in np.flatnonzero(slots % _SLOTS >= strips.tail):
-        halvings, part = in_tail(bits)
-        strip = (_TAIL_STRIPS * halvings + part) << _PLACE_BITS
-        places[i] += strip if slots[i] < _SLOTS else -strip
-        heights[i] *= 2.0**-halvings
-    return places, heights
-
-
-def in_tail(bits: BitSource) -> tuple[int, int]:
-    """Return ``v`` with chance ``2**-(v+1)``, and one of eight strips."""
-    word = int(bits.uint64(1)[0])
-    part, coins, halvings = word & 7, word >> 3, 0
-    length = WORD - 3
-    while coins == 0:
-        halvings += length
-        coins, length = int(bits.uint64(1)[0]), WORD
-    return halvings + (coins & -coins).bit_length() - 1, part
-
-
-def _kept(
-    first: NDArray[np.uint16],
-    places: NDArray[np.int64],
-    heights: NDArray[np.float64],
-    strips: Strips,
+    size: int,
     bits: BitSource,
     guard: float,
-) -> NDArray[np.bool_]:
-    """Throw the coins of which the first bits are known."""
-    coins = bits.uint64(first.size) >> np.uint64(_COIN_BITS)
-    coins |= first.astype(np.uint64) << np.uint64(WORD - _COIN_BITS)
-    return coins_below_exp(
-        coins,
+) -> None:
+    """Fill the holes before ``size`` by what was accepted behind, and draw the rest."""
+    holes = refused[refused < size]
+    accepted = np.ones(noise.size - size, dtype=np.bool_)
+    accepted[refused[holes.size :] - size] = False
+    spare = noise[size:][accepted][: holes.size]
+    noise[holes[: spare.size]] = spare
+    still = holes[spare.size :]
+    if still.size:
+        noise[still] = drawn(strips, still.size, bits, guard)
+
+
+def _compared(
+    words: NDArray[np.uint64], strips: Strips, bits: BitSource, guard: float
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the noise of proposals and which are kept, by all bits of their coins."""
+    more = bits.uint64(words.size)
+    slots = (words >> np.uint64(_PLACE_BITS)).view(np.int64)
+    length = np.uint64(strips.coin_bits)
+    coin = np.uint64((1 << strips.coin_bits) - 1)
+    behind = (words & (_PLACE ^ coin)) | (more & coin)
+    places = strips.starts.take(slots) + behind.view(np.int64)
+    heights = strips.heights.take(slots)
+    tail = np.flatnonzero(slots & (_SLOTS - 1) >= strips.tail)
+    if tail.size:
+        halvings, parts = in_tail(tail.size, bits)
+        # Coins that go on for a thousand halvings, where this would not fit, do not
+        # occur: their chance is 2**-1000.
+        moved = (_TAIL_STRIPS * halvings + parts) << _PLACE_BITS
+        places[tail] += np.where(slots[tail] < _SLOTS, moved, -moved)
+        heights[tail] = np.ldexp(heights[tail], -halvings)
+    kept = coins_below_exp(
+        (~words << (np.uint64(WORD) - length)) | (more >> length),
         float_exponent(places, strips),
         lambda i: exact_exponent(int(places[i]), strips, bits),
         bits,
         guard,
         heights,
     )
+    # The nearest integer: no bit not yet drawn turns it.
+    return (places + strips.half) >> strips.unit, kept
+
+
+def in_tail(size: int, bits: BitSource) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return numbers ``v`` with chance ``2**-(v+1)``, and one of eight strips each."""
+    words = bits.uint64(size)
+    parts = (words & np.uint64(_TAIL_STRIPS - 1)).view(np.int64)
+    coins = words >> np.uint64(3)
+    lowest = coins & (~coins + np.uint64(1))
+    # A power of two is a float exactly, of which frexp takes the exponent.
+    halvings = np.frexp(lowest.astype(np.float64))[1].astype(np.int64) - 1
+    for i in np.flatnonzero(coins == 0):
+        halvings[i] = WORD - 3 + _zeros(bits)
+    return halvings, parts
+
+
+def _zeros(bits: BitSource) -> int:
+    """Return how many coins are 0 before the first 1."""
+    count, word = 0, int(bits.uint64(1)[0])
+    while word == 0:
+        count, word = count + WORD, int(bits.uint64(1)[0])
+    return count + (word & -word).bit_length() - 1
 
 
 def float_exponent(places: NDArray[np.int64], strips: Strips) -> NDArray[np.float64]:
