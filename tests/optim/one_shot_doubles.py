@@ -16,6 +16,7 @@ from armijo.optim.methods import method_settings
 from armijo.optim.problem import Problem
 from armijo.privacy.budget import Budget, Neighboring
 from tests.data.gate_doubles import FreeAccountant
+from tests.data.lattice_doubles import on_lattice
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 FEATURES = 3
@@ -25,7 +26,7 @@ def table(n: int = 60, seed: int = 0, d: int = FEATURES) -> tuple[Any, Any]:
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d)) * rng.uniform(0.2, 2.0, size=(n, 1))
     y = np.where(X @ rng.normal(size=d) + 0.3 * rng.normal(size=n) > 0, 1.0, -1.0)
-    return X, y
+    return on_lattice(X), y
 
 
 def objective(loss: str = "logistic", d: int = FEATURES, **more: Any):

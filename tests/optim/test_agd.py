@@ -21,6 +21,7 @@ from armijo.optim.problem import Problem
 from armijo.privacy.budget import Budget
 from armijo.privacy.filter import PrivacyFilter
 from armijo.privacy.mechanisms import Gaussian, NoisyMax
+from tests.data.lattice_doubles import on_lattice
 from tests.optim.choice_law import (
     OpenAccountant,
     blobs,
@@ -173,9 +174,7 @@ class TestGradAvg:
         state = method.init(torch.zeros(size, dtype=torch.float64))
         for k in range(5):
             plan = method.plan(state)
-            batch = PrivateBatch(
-                Rows(np.zeros((rows, 1)), None), plan, randomness, "exact"
-            )
+            batch = PrivateBatch(Rows(np.zeros((rows, 1)), None), plan, randomness)
             batch.noisy_argmax = lambda query, mechanism: 0
             state, _ = method.step(batch, Flat(), state, float(rows))
             noise = state.pending.vector.numpy() - rows * per_row
@@ -306,8 +305,10 @@ def plain_descent(X, y, *, l2, steps, loss_clip):
 
 
 @pytest.mark.parametrize("loss_clip", [3.0, 1.2])
+@pytest.mark.usefixtures("plain_products")
 def test_huge_budgets_are_plain_grid_descent(loss_clip):
     X, y = blobs(150)
+    X = on_lattice(X)
     method = method_of(
         gradient_rho=math.inf, search_epsilon=1e12, grad_clip=1e6, loss_clip=loss_clip
     )

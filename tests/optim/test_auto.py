@@ -24,6 +24,7 @@ from armijo.optim.loop import minimize
 from armijo.optim.problem import Problem
 from armijo.privacy.budget import Budget
 from armijo.privacy.planned import PlannedAccountant, planned_epsilon
+from tests.data.lattice_doubles import on_lattice
 from tests.optim.test_limits import FreeAccountant
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
@@ -79,6 +80,7 @@ class TestLimitWithoutNoise:
 
     def test_prepares_the_exact_moments(self):
         X, y = table()
+        X = on_lattice(X)
         state = silent(X, y, steps=1, norm=100.0)[-1]
         assert state.center.numpy() == pytest.approx(X.mean(axis=0), rel=1e-9)
         u = (X - state.center.numpy()) / state.radius

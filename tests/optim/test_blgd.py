@@ -166,9 +166,7 @@ class TestGradAvg:
         state = start(method, size)
         for k in range(4):
             plan = method.plan(state)
-            batch = PrivateBatch(
-                Rows(np.zeros((rows, 1)), None), plan, randomness, "exact"
-            )
+            batch = PrivateBatch(Rows(np.zeros((rows, 1)), None), plan, randomness)
             batch.first_above = lambda queries, mechanism: FAIL
             state, _ = method.step(batch, objective, state, float(rows))
             noise = (state.pending.vector.numpy() - per_row) * rows

@@ -67,12 +67,12 @@ def test_a_row_that_is_no_number_becomes_zero_with_its_constant(bad, wrap):
     np.testing.assert_allclose(signed[kept], unit_rows(X[kept], y[kept]), atol=1e-11)
 
 
-def test_a_label_that_is_no_number_and_one_that_is_too_large():
+def test_a_label_that_is_no_class_leaves_its_row_out():
     X, y = table(3)
     y[0], y[1] = np.nan, 50.0
     signed = BoundedRows(feature_norm=1.0, fit_intercept=True).signed(rows_of(X, y))
-    assert not signed[0].any()
-    np.testing.assert_allclose(signed[1], unit_rows(X[1:2], [1.0])[0], atol=1e-11)
+    assert not signed[:2].any()
+    np.testing.assert_allclose(signed[2:], unit_rows(X[2:], y[2:]), atol=1e-11)
 
 
 def test_sparse_rows_stay_sparse_and_equal_dense_ones():

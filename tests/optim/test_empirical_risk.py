@@ -81,7 +81,7 @@ def test_a_flag_of_success_is_not_believed(monkeypatch):
         lambda fun, start, **_: type("Found", (), {"x": start, "success": True}),
     )
     monkeypatch.setattr(empirical_risk, "_polished", lambda risk, w, tolerance: w)
-    with pytest.raises(ArmijoError, match="stays spent"):
+    with pytest.raises(ArmijoError, match="did not reach"):
         minimized(risk(), 1e-6)
 
 

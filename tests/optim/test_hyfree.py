@@ -10,9 +10,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.functional import logsigmoid
 
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
+from armijo.estimators import PrivateLogisticRegression
 from armijo.noise import Randomness, poisson_coins
 from armijo.objectives.linear import LinearObjective
 from armijo.optim.checkpoint import state_from_dict, state_to_dict
@@ -25,6 +27,7 @@ from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.calibrate import noise_multiplier_for
 from armijo.privacy.mechanisms import Gaussian
 from armijo.privacy.planned import PlannedAccountant, planned_epsilon
+from tests.data.lattice_doubles import on_lattice
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 ROWS, FEATURES = 90, 3
@@ -65,7 +68,7 @@ class Answers:
 
 def table():
     rng = np.random.default_rng(3)
-    X = rng.normal(size=(ROWS, FEATURES)) * [1.0, 2.0, 0.5]
+    X = on_lattice(rng.normal(size=(ROWS, FEATURES)) * [1.0, 2.0, 0.5])
     y = np.where(X @ [1.0, -1.0, 2.0] + rng.normal(size=ROWS) > 0.3, 1.0, -1.0)
     return X, y
 
@@ -133,6 +136,7 @@ class PlainHyFree:
         return w - self.eta * d
 
 
+@pytest.mark.usefixtures("plain_products")
 @pytest.mark.parametrize("variant", ["sgd", "adam"])
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("headroom", [1.0, 3.0])
@@ -165,6 +169,7 @@ def test_without_noise_it_is_the_plain_method(variant, every, headroom):
     assert np.abs(w).max() > 0.1
 
 
+@pytest.mark.usefixtures("plain_products")
 def test_on_a_quadratic_the_step_is_newtons():
     """A Huberized hinge of great width is a parabola wherever the margins are."""
     h = 50.0
@@ -359,17 +364,28 @@ def test_each_row_stays_within_its_bound(X, stability, clip, seed):
     model, batch = objective(), Rows(X, y)
     outer = model.normalized_gradient_sum(w, stability=stability).contributions(batch)
     with np.errstate(over="ignore", invalid="ignore"):
-        full = np.column_stack([X, np.ones(len(X))])
+        full = np.column_stack([batch.X, np.ones(len(X))])
         norms = np.abs(outer.coefficients[:, 0]) * np.linalg.norm(full, axis=1)
     assert np.all(norms[np.isfinite(norms)] <= 1 + 1e-12)
     query = model.losses_along(w, d, [-0.5, 0.0, 0.5], clip=clip)
     shares = query.contributions(batch)
     assert query.bound == math.sqrt(3)
     assert shares.shape == (len(X), 3)
-    assert np.all((shares >= 0) & (shares <= 1 + 1e-12))
+    kept = ~batch.blanks()
+    assert np.all((shares[kept] >= 0) & (shares[kept] <= 1 + 1e-12))
+    assert np.isnan(shares[~kept]).all()
+
+
+def torch_loss(loss, scores, label):
+    """The losses as torch has them, which can be differentiated."""
+    if loss == "softmax":
+        return torch.logsumexp(scores[0], dim=0) - scores[0, int(label)]
+    margin = scores[0] * label
+    return torch.relu(1 - margin) if loss == "hinge" else -logsigmoid(margin)
 
 
 @pytest.mark.parametrize("loss", ["logistic", "hinge", "softmax"])
+@pytest.mark.usefixtures("plain_products")
 def test_normalized_gradients_of_every_loss(loss):
     X, y = table()
     classes = 3 if loss == "softmax" else 2
@@ -383,8 +399,7 @@ def test_normalized_gradients_of_every_loss(loss):
         weights = v.reshape(model.outputs, -1)
         score = weights[:, :-1] @ torch.from_numpy(X[i]) + weights[:, -1]
         scores = score if model.outputs == 1 else score[None]
-        label = torch.as_tensor(y[i : i + 1])
-        (g,) = torch.autograd.grad(model.losses(scores, label).sum(), v)
+        (g,) = torch.autograd.grad(torch_loss(loss, scores, y[i]), v)
         ours = np.outer(outer.coefficients[i], [*X[i], 1.0]).ravel()
         expected = (g / (g.norm() + 0.2)).numpy()
         np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-12)
@@ -426,3 +441,13 @@ def test_the_first_step_is_the_optimizers():
         settings=HyFreeSettings(step_size=1e-4),
     )
     assert method.init(w).step_size == 1e-4
+
+
+def test_one_step_is_paid_and_delivered():
+    """Its only batch is a fit; the batch after it would be of another kind."""
+    X, y = table()
+    model = PrivateLogisticRegression(
+        epsilon=1.0, delta=1e-6, method="hyfree", steps=1, classes=[-1, 1], n_rows=ROWS
+    ).fit(X, y)
+    assert model.n_iter_ == len(model.privacy_.ledger) == 1
+    assert np.any(model.coef_)

@@ -132,7 +132,6 @@ def changed_rows():
     ("rows", "changes", "reason"),
     [
         (changed_rows, {}, "the rows"),
-        (rows_of, {"noise": "fast"}, "the settings"),
         (rows_of, {"max_batches": 5}, "the settings"),
     ],
 )
@@ -201,16 +200,24 @@ def test_a_refused_resume_leaves_key_and_checkpoint(tmp_path):
     assert before == {p.name: p.read_bytes() for p in (tmp_path / "dead").iterdir()}
 
 
-def test_without_a_checkpoint_or_a_ledger_there_is_no_key(tmp_path):
-    for missing in ("checkpoint", "ledger"):
-        settings = settings_of(tmp_path, max_batches=2)
-        settings = dataclasses.replace(settings, **{missing: None})
+def test_without_a_checkpoint_there_is_no_key(tmp_path):
+    settings = settings_of(tmp_path, max_batches=2)
 
-        def look(record):
-            assert not list(tmp_path.glob("*.key"))
+    def look(record):
+        assert not list(tmp_path.glob("*.key"))
 
-        train(*rows_of(), settings, callback=look)
-        (tmp_path / "run.ledger").unlink(missing_ok=True)
+    train(*rows_of(), dataclasses.replace(settings, checkpoint=None), callback=look)
+
+
+def test_a_checkpoint_without_a_named_ledger_gets_one_and_a_key(tmp_path):
+    settings = settings_of(tmp_path, max_batches=2)
+    names = set()
+
+    def look(record):
+        names.update(path.name for path in tmp_path.iterdir())
+
+    train(*rows_of(), dataclasses.replace(settings, ledger=None), callback=look)
+    assert {"run.json", "run.json.key", "run.json.ledger"} <= names
 
 
 def test_the_key_is_there_before_the_first_charge_and_gone_after_the_last(tmp_path):

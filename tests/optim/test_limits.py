@@ -21,6 +21,7 @@ from armijo.privacy.accountant import Accountant
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.filter import PrivacyFilter
 from armijo.search import ArmijoSearch
+from tests.data.lattice_doubles import on_lattice
 
 HUGE = 1e9
 STEPS = 25
@@ -53,7 +54,7 @@ class FreeAccountant(Accountant):
 
 def problem(loss):
     rng = np.random.default_rng(7)
-    X = rng.normal(size=(ROWS, FEATURES)) * [2.0, 2.5, 1.0, 2.0]
+    X = on_lattice(rng.normal(size=(ROWS, FEATURES)) * [2.0, 2.5, 1.0, 2.0])
     scores = X @ rng.normal(size=(FEATURES, CLASSES)) + rng.gumbel(size=(ROWS, CLASSES))
     if loss == "softmax":
         return X, scores.argmax(axis=1)
@@ -166,6 +167,7 @@ class TestNoiseOff:
     @pytest.mark.parametrize("intercept", [True, False])
     @pytest.mark.parametrize("l2", [0.0, 0.05])
     @pytest.mark.parametrize("kind", [BLSGD, BLGD])
+    @pytest.mark.usefixtures("plain_products")
     def test_full_batches(self, loss, kind, l2, intercept):
         settings = {"rate": 1.0} if kind is BLSGD else {}
         model = {"l2": l2, "intercept": intercept}
@@ -177,6 +179,7 @@ class TestNoiseOff:
 
     @pytest.mark.parametrize("kind", ["laplace", "gaussian"])
     @pytest.mark.parametrize("form", ["loss", "difference"])
+    @pytest.mark.usefixtures("plain_products")
     def test_poisson_batches(self, loss, kind, form):
         """The same batches are drawn again from the same seed."""
         rate, seed = 0.3, 5
@@ -190,6 +193,7 @@ class TestNoiseOff:
         assert_same_path(found, run_plain(loss, rate=rate, batches=batches, **model))
 
     @pytest.mark.parametrize("kind", [BLSGD, BLGD])
+    @pytest.mark.usefixtures("plain_products")
     def test_tail_mean_is_a_mean_of_the_same_path(self, loss, kind):
         """The t-th iterate counts t (t + 1) (t + 2); the path itself does not move."""
         settings = {"rate": 1.0} if kind is BLSGD else {}

@@ -16,13 +16,14 @@ from armijo.optim.sgd import SGD, Adam, AdamSettings, SGDSettings
 from armijo.privacy.budget import Budget
 from armijo.privacy.mechanisms import Gaussian
 from armijo.privacy.planned import PlannedAccountant, planned_epsilon
+from tests.data.lattice_doubles import on_lattice
 from tests.optim.test_limits import FreeAccountant
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 ROWS, FEATURES, STEPS = 90, 3, 20
 SILENT = Gaussian(noise_scale=0.0, sensitivity=1e6)
 RNG = np.random.default_rng(5)
-X = RNG.normal(size=(ROWS, FEATURES))
+X = on_lattice(RNG.normal(size=(ROWS, FEATURES)))
 Y = np.where(X @ [1.0, -2.0, 0.5] > 0, 1.0, -1.0)
 
 
@@ -49,6 +50,7 @@ def plain_gradient(w, rows, size):
     return total / size + 0.01 * w
 
 
+@pytest.mark.usefixtures("plain_products")
 def test_without_noise_sgd_is_plain_descent():
     method = SGD(rate=1.0, steps=STEPS, step_size=0.7, gradient=SILENT)
     w = np.zeros(FEATURES + 1)
@@ -57,6 +59,7 @@ def test_without_noise_sgd_is_plain_descent():
         assert found == pytest.approx(w, abs=1e-12)
 
 
+@pytest.mark.usefixtures("plain_products")
 def test_batches_are_poisson_and_the_divisor_is_public():
     seeded = Randomness(seed=4, insecure_deterministic=True)
     coins = Randomness(seed=4, insecure_deterministic=True).stream("sampling")
@@ -68,6 +71,7 @@ def test_batches_are_poisson_and_the_divisor_is_public():
         assert found == pytest.approx(w, abs=1e-12)
 
 
+@pytest.mark.usefixtures("plain_products")
 def test_without_noise_adam_is_plain_adam():
     method = Adam(rate=1.0, steps=STEPS, step_size=0.1, gradient=SILENT)
     w = torch.zeros(FEATURES + 1, dtype=torch.float64, requires_grad=True)

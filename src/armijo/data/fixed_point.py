@@ -6,10 +6,9 @@ row is added (Casacuberta et al. 2022).  Here each example is clipped and rounde
 multiples of ``bound * 2**-24`` first; the integers are added in float64, which is exact
 below 2**53, hence for any order and for up to 2**28 rows.
 
-Not covered: what a query computes *before* it gets here.  The product of a row with the
-weights comes from BLAS, whose last bit may depend on the row's place in the batch; such
-a bit can turn one rounding (a lattice step) with a probability near 2**-28 for each
-coordinate.
+What a linear model computes *before* it gets here is a function of the row as well:
+rows, products and norms are those of :mod:`armijo.data.lattice`, and all else is done
+number by number (:mod:`armijo.objectives.elementwise`).
 """
 
 import math
@@ -20,14 +19,15 @@ import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
+from armijo.data.centered_rows import CenteredRows
+from armijo.data.lattice import canonical, row_norms
 from armijo.data.query import (
     Columns,
     Contributions,
+    LatticeSum,
     Matrix,
     OuterProduct,
     as_tensor,
-    canonical,
-    row_norms,
 )
 from armijo.privacy.budget import FloatArray
 
@@ -65,6 +65,8 @@ def vector_sum(contributions: Contributions, bound: float) -> IntArray:
     coordinates, so that the rounded vectors keep the bound.  A row with a non-finite
     coordinate is left out.
     """
+    if isinstance(contributions, LatticeSum):
+        return contributions.steps
     outer = _as_outer(contributions)
     if outer.X.shape[0] > _MOST_ROWS:
         raise ValueError(f"Expected at most {_MOST_ROWS} rows, got {outer.X.shape[0]}.")
@@ -104,7 +106,9 @@ def _dense_sum(outer: OuterProduct, bound: float) -> IntArray:
             # 0 x infinity is NaN: rows left out must not be multiplied into the sum.
             rows = np.where(np.isfinite(norms)[:, None], rows, 0.0)
         tensor, factors = as_tensor(rows), torch.from_numpy(scaled)
-        block = buffer[: len(factors)]
+        # A view of centered rows is memory of its own: one array less in the cache.
+        own = k == 1 and type(X) is CenteredRows
+        block = tensor if own else buffer[: len(factors)]
         for j in range(k):
             torch.mul(tensor, factors[:, j : j + 1], out=block).round_()
             # Whole numbers: the sum is the same in any order.
@@ -221,6 +225,8 @@ def clipped(values: Contributions, bound: float) -> FloatArray:
 
 def plain_vector_sum(contributions: Contributions, bound: float) -> FloatArray:
     """Return the clipped sum in floating point: for runs without noise only."""
+    if isinstance(contributions, LatticeSum):
+        return np.asarray(contributions.steps * (bound / STEPS), dtype=np.float64)
     if isinstance(contributions, OuterProduct):
         block = _formed(contributions)
     else:

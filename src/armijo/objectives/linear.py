@@ -4,36 +4,37 @@
 The gradient of one example is ``l'(m) y x``, so its norm is ``|l'(m)|`` times the row
 norm.  Along a direction d the margins are ``y (Xw - eta Xd)``: all candidates of a
 search cost one more product together.
+
+What a row contributes to any query is a function of that row alone, bit for bit: rows
+and products are those of :mod:`armijo.data.lattice`, all else is done number by number.
+A blank row, or one whose label is no class, has NaN for its losses and slopes, which
+the gate leaves out of every sum.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product, starmap
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
 from armijo import _validate
-from armijo.data.query import (
-    BoundedQuery,
-    Columns,
-    Matrix,
-    OuterProduct,
-    Rows,
-    row_norms,
-)
+from armijo.data.lattice import product as exact_product
+from armijo.data.lattice import rounded, row_norms
+from armijo.data.query import BoundedQuery, Columns, Matrix, OuterProduct, Rows
 from armijo.objectives.base import Objective, QueryForm
+from armijo.objectives.elementwise import moved
 from armijo.objectives.losses import (
     FAR,
-    clipped_losses,
+    known_labels,
     logistic_drops,
-    loss_drops,
     margin_loss,
+    softmax_losses,
+    softmax_slopes,
 )
 from armijo.objectives.penalty import SquaredPenalty
 from armijo.privacy.budget import FloatArray
@@ -89,12 +90,22 @@ class LinearObjective(SquaredPenalty):
 
     def scores(self, w: Tensor, X: Matrix) -> Tensor:
         """Return X w plus intercept: (rows,) for one output, else (rows, outputs)."""
+        return self._scores(w, rounded(X))
+
+    def scores_of(self, rows: Rows, w: Tensor) -> Tensor:
+        """Return the scores of a batch; those of blanks are NaN."""
+        return self._scores(w, rows.X)
+
+    def _scores(self, w: Tensor, X: Matrix) -> Tensor:
+        """Return the scores of rows on their lattices."""
         weights = w.numpy().reshape(self.outputs, -1)
-        product = _product(X, weights[:, : self.n_features].T)
-        if self.fit_intercept:
-            product = product + weights[:, -1]
-        scores = torch.from_numpy(product)
+        scores = torch.from_numpy(self._with_intercept(X, weights))
         return scores[:, 0] if self.outputs == 1 else scores
+
+    def _with_intercept(self, X: Matrix, weights: FloatArray) -> FloatArray:
+        """Return one score for each row and each row of weights."""
+        product = exact_product(X, weights[:, : self.n_features].T)
+        return product + weights[:, -1] if self.fit_intercept else product
 
     def losses(self, scores: Tensor, y: Tensor) -> Tensor:
         """Return one loss for each row."""
@@ -107,8 +118,7 @@ class LinearObjective(SquaredPenalty):
     def _losses_of(self, signed: Tensor, y: Tensor) -> Tensor:
         """Return the losses of margins or scores."""
         if self.loss == "softmax":
-            chosen = signed.gather(1, y[:, None])[:, 0]
-            return torch.logsumexp(signed, dim=1) - chosen
+            return torch.from_numpy(softmax_losses(signed.numpy(), y.numpy()))
         return self.margin_losses(signed)
 
     def margin_losses(self, margins: Tensor) -> Tensor:
@@ -118,8 +128,7 @@ class LinearObjective(SquaredPenalty):
     def score_gradients(self, scores: Tensor, y: Tensor) -> Tensor:
         """Return the derivative of each loss in its scores, (rows, outputs)."""
         if self.loss == "softmax":
-            chosen = torch.nn.functional.one_hot(y, self.n_classes).to(scores.dtype)
-            return torch.softmax(scores, dim=1) - chosen
+            return torch.from_numpy(softmax_slopes(scores.numpy(), y.numpy()))
         derivative = margin_loss(self.loss, self.huber_width).derivative
         return (derivative(scores * y) * y)[:, None]
 
@@ -145,7 +154,7 @@ class LinearObjective(SquaredPenalty):
             raw = self.score_gradients(scores, self.labels(rows)).numpy()
             constant = float(self.fit_intercept)
             with np.errstate(over="ignore", invalid="ignore"):
-                features = np.sqrt(row_norms(rows.X) ** 2 + constant)
+                features = np.sqrt(np.square(rows.lengths()) + constant)
                 norms = row_norms(raw) * features
                 coefficients = raw / (norms + stability)[:, None]
             return OuterProduct(coefficients, rows.X, constant)
@@ -174,8 +183,7 @@ class LinearObjective(SquaredPenalty):
         y, along = self.labels(rows), self._change(rows, step)
         here, _ = self._here(rows, w)
         for size in sizes:
-            losses = self._losses_of(here.sub(along, alpha=size), y)
-            yield clipped_losses(losses, clip)
+            yield self._losses_of(moved(here, along, size), y).clamp(0, clip)
 
     def correct_sum(self, w: Tensor) -> BoundedQuery:
         """Ask for the number of rows whose class is predicted, as a vector of one."""
@@ -183,10 +191,12 @@ class LinearObjective(SquaredPenalty):
         def contributions(rows: Rows) -> FloatArray:
             scores, y = self._scores_at(rows, w), self.labels(rows)
             if self.loss == "softmax":
-                right = scores.argmax(dim=1) == y
+                right = scores.numpy().argmax(axis=1) == y.numpy()
             else:
-                right = (scores >= 0) == (y > 0)
-            return right.to(torch.float64).numpy()[:, None]
+                right = torch.where(scores >= 0, y, -y).gt(0).numpy()
+            # The scores of a blank are NaN, which a comparison takes for a class.
+            right &= ~rows.blanks()
+            return np.asarray(right, dtype=np.float64)[:, None]
 
         return BoundedQuery(contributions=contributions, bound=1.0)
 
@@ -212,8 +222,10 @@ class LinearObjective(SquaredPenalty):
                 return self._logistic_drops(rows, w, step)(step_size)
             y, along = self.labels(rows), self._change(rows, step)
             here, before = self._here(rows, w)
-            after = self._losses_of(here.sub(along, alpha=step_size), y)
-            return loss_drops(before, after, form, clip).numpy()
+            after = self._losses_of(moved(here, along, step_size), y)
+            if form == "loss":
+                before, after = before.clamp(0, clip), after.clamp(0, clip)
+            return (before - after).numpy()
 
         return BoundedQuery(contributions=contributions, bound=clip, offset=offset)
 
@@ -277,10 +289,11 @@ class LinearObjective(SquaredPenalty):
 
         def moves(rows: Rows) -> Iterator[FloatArray]:
             y, (here, before) = self.labels(rows), self._here(rows, w)
+            nothing = before - before  # NaN for rows that are left out
             for k, (way, (where, x)) in enumerate(product(ways, self._columns(rows))):
-                after = self._losses_of(here.take(where).add(x, alpha=way), y)
+                after = self._losses_of(moved(here.take(where), x, -way), y)
                 drops = before.take(where).sub_(after).mul_(2 / spread)
-                scores = torch.full((rows.size,), unmoved[k], dtype=torch.float64)
+                scores = nothing + float(unmoved[k])
                 yield scores.put_(where, drops, accumulate=True).numpy()
 
         def contributions(rows: Rows) -> Columns:
@@ -294,8 +307,8 @@ class LinearObjective(SquaredPenalty):
 
     def _by_column(self, rows: Rows) -> list[tuple[Tensor, Tensor]]:
         """Sort the entries of the rows by feature."""
-        table, y = sparse.csc_array(rows.X), self.labels(rows)
-        table.sum_duplicates()
+        X = rows.X if sparse.issparse(rows.X) else np.asarray(rows.X)
+        table, y = sparse.csc_array(X), self.labels(rows)
         where = torch.from_numpy(table.indices.astype(np.int64))
         entries = torch.from_numpy(table.data.astype(np.float64)) * y[where]
         parts = starmap(slice, pairwise(table.indptr))
@@ -308,9 +321,7 @@ class LinearObjective(SquaredPenalty):
         values = np.empty((rows.size, len(points)), order="F")
         for start in range(0, len(points), _POINTS):
             part = slice(start, start + _POINTS)
-            scores = _product(rows.X, weights[part, : self.n_features].T)
-            if self.fit_intercept:
-                scores = scores + weights[part, -1]
+            scores = self._with_intercept(rows.X, weights[part])
             losses = self._losses_of(torch.from_numpy(scores) * y[:, None], y)
             values[:, part] = losses.numpy() + penalties[part]
         return values
@@ -329,7 +340,7 @@ class LinearObjective(SquaredPenalty):
         """Return by how much margins or scores fall for each unit along ``-step``."""
         return rows.remember(
             "change",
-            lambda: self._signed(self.scores(step, rows.X), self.labels(rows)),
+            lambda: self._signed(self.scores_of(rows, step), self.labels(rows)),
             step,
         )
 
@@ -348,26 +359,24 @@ class LinearObjective(SquaredPenalty):
         )
 
     def labels(self, rows: Rows) -> Tensor:
-        """Return the labels of a batch as the losses take them, once for each batch."""
-        dtype = torch.int64 if self.loss == "softmax" else torch.float64
+        """Return the labels of a batch as floats, NaN where one is no class."""
         if rows.y is None:
             raise ValueError("Expected labels, got none; a classifier needs y.")
-        return rows.remember("labels", lambda: self._as_labels(rows.y, dtype))
+        classes = range(self.n_classes) if self.loss == "softmax" else (-1, 1)
+        return rows.remember("labels", lambda: known_labels(rows.y, classes))
 
-    def _as_labels(self, y: NDArray[Any], dtype: torch.dtype) -> Tensor:
-        """Return a tensor; a class that does not exist counts as the first one.
-
-        No row may stop a run that is paid for: what cannot be right is mapped.
-        """
-        if self.loss != "softmax":
-            return torch.as_tensor(np.array(y), dtype=dtype)
-        known = np.nan_to_num(np.asarray(y, dtype=float), nan=0.0)
-        outside = (known < 0) | (known >= self.n_classes)
-        return torch.from_numpy(np.where(outside, 0, known).astype(np.int64))
+    def labelled(self, rows: Rows) -> Rows:
+        """Return rows for queries about features, those of no class as blanks."""
+        if rows.y is None:
+            return rows
+        unknown = np.isnan(self.labels(rows).numpy())
+        if not unknown.any():
+            return rows
+        return rows.remember("labelled", lambda: rows.without(unknown))
 
     def _scores_at(self, rows: Rows, w: Tensor) -> Tensor:
         """Return the scores of the batch at ``w``, computed once."""
-        return rows.remember("scores", lambda: self.scores(w, rows.X), w)
+        return rows.remember("scores", lambda: self.scores_of(rows, w), w)
 
 
 def as_linear(objective: Objective) -> LinearObjective:
@@ -387,14 +396,3 @@ def _centered(values: FloatArray, spread: float) -> FloatArray:
         values -= middle[:, None]
         values *= -2.0 / spread
     return values
-
-
-def _product(X: Matrix, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Multiply dense or sparse rows with weights, in the precision of the rows."""
-    columns = weights.shape[1]
-    if columns == 1 and not sparse.issparse(X):
-        weights = weights[:, 0]
-    dtype = X.dtype if np.issubdtype(X.dtype, np.floating) else np.float64
-    with np.errstate(over="ignore", invalid="ignore"):
-        product = np.asarray(X @ weights.astype(dtype, copy=False), dtype=np.float64)
-    return product.reshape(X.shape[0], columns)

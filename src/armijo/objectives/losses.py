@@ -8,17 +8,23 @@ logistic   log(1 + e^{-m})                                    -1 / (1 + e^m)
 hinge      max(0, 1 - m)                                      -1 if m < 1 else 0
 huber      1 - m, (1 + h - m)^2 / (4h) if |1 - m| <= h, or 0  -1, -(1+h-m)/(2h), or 0
 =========  =================================================  ======================
+
+A row's value is a function of its margin alone, at any place of a batch: see
+:mod:`armijo.objectives.elementwise`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from armijo.objectives.base import QueryForm
+from armijo.objectives.elementwise import exp, log, sigmoid, softplus
 from armijo.privacy.budget import FloatArray
 
 
@@ -32,7 +38,13 @@ class MarginLoss:
 
 def _logistic(m: Tensor) -> Tensor:
     """Return log(1 + e^{-m}), without overflow or cancellation."""
-    return torch.nn.functional.logsigmoid(m).neg_()
+    return torch.from_numpy(softplus(-m.numpy()))
+
+
+def _logistic_slope(m: Tensor) -> Tensor:
+    """Return -1/(1 + e^m)."""
+    slope = sigmoid(-m.numpy())
+    return torch.from_numpy(np.negative(slope, out=slope))
 
 
 def _hinge(m: Tensor) -> Tensor:
@@ -48,14 +60,14 @@ def margin_loss(name: str, huber_width: float = 0.5) -> MarginLoss:
     0.125
     """
     if name == "logistic":
-        return MarginLoss(_logistic, lambda m: -torch.sigmoid(-m))
+        return MarginLoss(_logistic, _logistic_slope)
     if name == "hinge":
         return MarginLoss(_hinge, lambda m: -(m < 1).to(m.dtype))
     h = huber_width
 
     def huber(m: Tensor) -> Tensor:
         gap = torch.clamp(1 + h - m, min=0)
-        return torch.where(m < 1 - h, 1 - m, gap**2 / (4 * h))
+        return torch.where(m < 1 - h, 1 - m, gap * gap / (4 * h))
 
     def huber_derivative(m: Tensor) -> Tensor:
         return -torch.clamp((1 + h - m) / (2 * h), 0, 1)
@@ -65,19 +77,6 @@ def margin_loss(name: str, huber_width: float = 0.5) -> MarginLoss:
 
 FAR = 500.0
 """A clip of differences up to which :func:`logistic_drops` may stand for them."""
-
-
-@cache
-def _exponential() -> Callable[[FloatArray], object]:
-    """Return the faster exponential, in place: NumPy's where it has the best kernel.
-
-    With AVX-512 it takes half the time of torch's, without it more than twice.
-    """
-    kernels = np.lib.introspect.opt_func_info(func_name="^exp$", signature="float64")
-    found = [kernel for each in kernels.values() for kernel in each.values()]
-    if all(each["current"] == each["available"].split()[0] for each in found):
-        return lambda values: np.exp(values, out=values)
-    return lambda values: torch.from_numpy(values).exp_()
 
 
 def logistic_drops(m: Tensor, change: Tensor) -> Callable[[float], FloatArray]:
@@ -92,18 +91,69 @@ def logistic_drops(m: Tensor, change: Tensor) -> Callable[[float], FloatArray]:
     >>> float(drop[0])
     0.0
     """
-    right, wrong = torch.sigmoid(m).numpy(), torch.sigmoid(-m).numpy()
-    slope, exponential = change.numpy(), _exponential()
+    right, wrong = sigmoid(m.numpy()), sigmoid(-m.numpy())
+    slope = change.numpy()
 
     def drops(eta: float) -> FloatArray:
         with np.errstate(all="ignore"):  # the gate takes what is no number
             odds = np.multiply(slope, eta)
-            exponential(odds)
+            exp(odds, out=odds)
             odds *= wrong
             odds += right
-            return np.negative(np.log(odds, out=odds), out=odds)
+            return np.asarray(np.negative(log(odds, out=odds), out=odds))
 
     return drops
+
+
+def known_labels(y: NDArray[Any], classes: Iterable[int]) -> Tensor:
+    """Return labels as floats, NaN where one is no class.
+
+    >>> known_labels(np.array([1, 0, -1]), (-1, 1)).tolist()
+    [1.0, nan, -1.0]
+    """
+    labels = np.array(y, dtype=np.float64)
+    known = np.isin(labels, np.array(list(classes), dtype=np.float64))
+    return torch.from_numpy(np.where(known, labels, np.nan))
+
+
+def softmax_losses(scores: FloatArray, y: NDArray[Any]) -> FloatArray:
+    """Return ``log(sum_c e^{s_c}) - s_y`` of each row, NaN for a class unknown.
+
+    Classes are added one by one, in their order, not by a reduction of the library.
+    """
+    columns = np.ascontiguousarray(scores.T)
+    top, _, total = _softmax_terms(columns)
+    chosen = np.full(top.shape, np.nan)
+    for k, column in enumerate(columns):
+        chosen = np.where(y == k, column, chosen)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.asarray((top - chosen) + log(total))
+
+
+def softmax_slopes(scores: FloatArray, y: NDArray[Any]) -> FloatArray:
+    """Return ``e^{s_c} / sum - [c = y]`` of each row, NaN for a class unknown."""
+    _, terms, total = _softmax_terms(np.ascontiguousarray(scores.T))
+    known = np.zeros(total.shape, dtype=bool)
+    for k, term in enumerate(terms):
+        right = y == k
+        known |= right
+        term /= total
+        term -= right
+    terms[:, ~known] = np.nan
+    return np.asarray(terms.T)
+
+
+def _softmax_terms(columns: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the largest score, ``e`` to the others below it, and their sum."""
+    top = columns[0]
+    for column in columns[1:]:
+        top = np.maximum(top, column)
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+        terms = exp(columns - top)
+        total = terms[0]
+        for term in terms[1:]:
+            total = total + term
+    return top, terms, total
 
 
 def clipped_losses(losses: Tensor, clip: float) -> Tensor:

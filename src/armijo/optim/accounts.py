@@ -9,7 +9,7 @@ from armijo import _validate
 from armijo.errors import BudgetExceeded
 from armijo.optim.loop import Method, S
 from armijo.privacy.accountant import Accountant, LedgerFactory
-from armijo.privacy.budget import Budget, Neighboring
+from armijo.privacy.budget import Budget, Computed, Neighboring
 from armijo.privacy.calibrate import epsilon_of, order_for
 from armijo.privacy.filter import PrivacyFilter
 from armijo.privacy.mechanisms import Mechanism
@@ -31,6 +31,7 @@ def accountant_for(
     accounting: Accounting = "sound",
     seeded: bool = False,
     leaky: bool = False,
+    computed: Computed | None = None,
     ledger: LedgerFactory | None = None,
 ) -> Accountant:
     """Return the accountant of a method, after checking that one step fits at all.
@@ -43,6 +44,7 @@ def accountant_for(
         "relation": relation,
         "insecure_deterministic": seeded,
         "leaky_diagnostics": leaky,
+        "computed": computed,
         "ledger": ledger,
     }
     schedule = method.schedule()

@@ -8,15 +8,14 @@ what the search compares.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from armijo.data.centered_rows import CenteredRows
-from armijo.data.query import BoundedQuery, OuterProduct, Rows, row_norms
+from armijo.data.query import BoundedQuery, OuterProduct, Rows
+from armijo.objectives.elementwise import log
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.budget import FloatArray
 
@@ -82,7 +81,8 @@ class Frame:
         """Return scores and labels, once for each batch and point."""
         held = rows.cache.get("auto")
         if held is None or held[0] is not w:
-            held = (w, self.objective.scores(w, rows.X), self.objective.labels(rows))
+            scores = self.objective.scores_of(rows, w)
+            held = (w, scores, self.objective.labels(rows))
             rows.cache["auto"] = held
         return held[1], held[2]
 
@@ -104,16 +104,12 @@ class Frame:
         rounding may shift a slope, which no bound depends on.
         """
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            product = np.asarray(rows.X @ self._center_as(rows.X.dtype))
-            squares = row_norms(rows.X) ** 2 - 2.0 * product
+            product = rows.product(self.center[:, None])[:, 0]
+            squares = np.square(rows.lengths()) - 2.0 * product
             squares += float(self.center @ self.center)
             squares = np.maximum(squares, 0.0) / self.radius**2
             slopes = self.clip / np.sqrt(squares + self.constant**2)
         return np.asarray(slopes, dtype=np.float64)
-
-    def _center_as(self, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return the center in the precision of the rows; integers would cut it."""
-        return self.center.astype(dtype if dtype.kind == "f" else np.float64)
 
     def losses(self, scores: Tensor, y: Tensor, limits: Limits) -> Tensor:
         """Return losses, continued by a line where the slope reaches its limit.
@@ -124,12 +120,12 @@ class Frame:
             return self.objective.losses(scores, y)
         (slope, kink), margins = limits, scores * y
         bent = torch.maximum(margins, kink)
-        return self.objective.margin_losses(bent).addcmul_(slope, bent - margins)
+        return self.objective.margin_losses(bent).add_((bent - margins) * slope)
 
     def _kink(self, slope: Tensor) -> Tensor:
         """Return the margin below which the loss is steeper than ``slope``."""
         if self.objective.loss == "logistic":
-            return torch.log(1 / slope - 1)
+            return torch.from_numpy(log((1 / slope - 1).numpy()))
         if self.objective.loss == "huber":
             width = self.objective.huber_width
             return 1 + width - 2 * width * slope

@@ -6,12 +6,14 @@ moments of the centered rows.  Each contributes at most one to the norm of its s
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
-import torch
 
 from armijo.data.centered_rows import CenteredRows
-from armijo.data.query import BoundedQuery, ClippedTotal, OuterProduct, Rows, row_norms
+from armijo.data.fixed_point import STEPS
+from armijo.data.query import BoundedQuery, LatticeSum, OuterProduct, Rows, row_norms
 from armijo.privacy.budget import FloatArray
 
 OCTAVES = 20
@@ -34,21 +36,29 @@ GRID = 1 << 12
 
 _BLOCK = 1 << 18  # numbers in a block of rows
 
+Sight = Callable[[Rows], Rows]
+"""How the objective sees the rows of a batch: which of them it leaves out."""
 
-def norm_histogram(n_features: int) -> BoundedQuery:
+
+def _as_they_are(rows: Rows) -> Rows:
+    """Leave no more rows out."""
+    return rows
+
+
+def norm_histogram(n_features: int, sight: Sight = _as_they_are) -> BoundedQuery:
     """Ask how many rows have which norm, in half octaves around the root of d.
 
     A row adds one to one bin, or nothing: neighbors differ by at most one.  The sum
     counts, so it is exact in floating point.
     """
+    octaves = (np.arange(_BINS) - _MIDDLE) / _PER_OCTAVE
+    ends = math.sqrt(n_features) * np.exp2(octaves)
 
-    def contributions(rows: Rows) -> ClippedTotal:
-        norms = row_norms(rows.X)
-        norms = norms[np.isfinite(norms) & (norms > 0)] / math.sqrt(n_features)
-        places = np.ceil(_PER_OCTAVE * np.log2(norms)) + _MIDDLE
-        places = np.clip(places, 0, _BINS - 1).astype(np.int64)
-        counts = np.bincount(places, minlength=_BINS).astype(np.float64)
-        return ClippedTotal(torch.from_numpy(counts))
+    def contributions(rows: Rows) -> LatticeSum:
+        norms = sight(rows).lengths()
+        norms = norms[np.isfinite(norms) & (norms > 0)]
+        places = np.minimum(np.searchsorted(ends, norms), _BINS - 1)
+        return LatticeSum(np.bincount(places, minlength=_BINS) * STEPS)
 
     return BoundedQuery(contributions=contributions, bound=1.0)
 
@@ -71,22 +81,22 @@ def chosen_norm(counts: FloatArray, noise: float, n_features: int) -> float:
     return math.sqrt(n_features) * 2.0 ** (float(ends[best]) / _PER_OCTAVE)
 
 
-def row_sum(norm: float) -> BoundedQuery:
+def row_sum(norm: float, sight: Sight = _as_they_are) -> BoundedQuery:
     """Ask for the sum of the rows, in units of ``norm``; the gate clips longer ones."""
 
     def contributions(rows: Rows) -> OuterProduct:
-        return OuterProduct(np.full((rows.size, 1), 1 / norm), rows.X)
+        return OuterProduct(np.full((rows.size, 1), 1 / norm), sight(rows).X)
 
     return BoundedQuery(contributions=contributions, bound=1.0)
 
 
-def square_sum(norm: float) -> BoundedQuery:
+def square_sum(norm: float, sight: Sight = _as_they_are) -> BoundedQuery:
     """Ask for the sum of squared norms, in units of ``norm`` squared."""
 
     def contributions(rows: Rows) -> FloatArray:
         with np.errstate(over="ignore", invalid="ignore"):
-            lengths = row_norms(rows.X) / norm
-            squares = np.where(lengths > 1, 1.0, lengths**2)
+            lengths = sight(rows).lengths() / norm
+            squares = np.where(lengths > 1, 1.0, np.square(lengths))
         squares[~np.isfinite(lengths)] = np.nan  # such a row counts nowhere
         return squares[:, None]
 
@@ -117,7 +127,9 @@ def radius(mean_square: float, center: FloatArray, norm: float, noise: float) ->
     return math.sqrt(min(max(square, 0.01 * norm**2), norm**2))
 
 
-def second_moments(center: FloatArray, radius: float) -> BoundedQuery:
+def second_moments(
+    center: FloatArray, radius: float, sight: Sight = _as_they_are
+) -> BoundedQuery:
     """Ask for the sum of ``u u^T`` over centered rows u, clipped to norm one.
 
     ``||u u^T||_F = ||u||^2 <= 1`` is the sensitivity of the flat matrix.  Coordinates
@@ -128,25 +140,29 @@ def second_moments(center: FloatArray, radius: float) -> BoundedQuery:
     # Rounding moves a row by at most sqrt(d)/2 steps of the grid.
     room = max(1 - 0.5 * math.sqrt(center.size) / GRID, 0.0) * (1 - 1e-12)
 
-    def contributions(rows: Rows) -> ClippedTotal:
+    def contributions(rows: Rows) -> LatticeSum:
+        rows = sight(rows)
         view = CenteredRows(rows.X, center)
+        norms = rows.keep(("norms", center.tobytes()), partial(row_norms, view))
         d = center.size
         total = np.zeros((d, d))
         height = max(1, _BLOCK // d)
         for start in range(0, rows.size, height):
-            block = _on_grid(view[start : start + height] / radius, room)
+            part = slice(start, start + height)
+            block = _on_grid(view[part], norms[part], room / radius, room)
             total += block.T @ block
-        return ClippedTotal(torch.from_numpy(total.ravel() / GRID**2))
+        return LatticeSum(total.ravel().astype(np.int64))
 
     return BoundedQuery(contributions=contributions, bound=1.0)
 
 
-def _on_grid(u: FloatArray, room: float) -> FloatArray:
+def _on_grid(
+    centered: FloatArray, norms: FloatArray, most: float, room: float
+) -> FloatArray:
     """Return clipped rows as integers whose squares add up to GRID^2 at most."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        norms = row_norms(u)
-        factor = np.minimum(room / norms, room) * GRID
-        steps = np.rint(u * factor[:, None])
+    with np.errstate(all="ignore"):  # no warning tells of a row
+        factor = np.minimum(room / norms, most) * GRID
+        steps = np.rint(centered * factor[:, None])
         squares = np.einsum("ij,ij->i", steps, steps)
     bad = ~(squares <= float(GRID) ** 2)  # also where it is no number
     steps[bad] = 0.0

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from armijo.data.private import PrivateBatch
+from armijo.objectives.linear import LinearObjective
 from armijo.optim.auto_curvature import spectrum
 from armijo.optim.auto_moments import (
     chosen_norm,
@@ -58,20 +59,20 @@ def prepared(
     batch: PrivateBatch,
     state: AutoState,
     used: tuple[Gaussian, ...],
-    n_features: int,
+    objective: LinearObjective,
     batch_size: float,
 ) -> AutoState:
     """Make one of the releases before the first step."""
     if stage == "norm":
-        return replace(state, norm=released_norm(batch, used[0], n_features))
+        return replace(state, norm=released_norm(batch, used[0], objective))
     if stage == "center":
         center, distance = released_center(
-            batch, used, state.norm, n_features, batch_size
+            batch, used, state.norm, objective, batch_size
         )
         return replace(state, center=torch.from_numpy(center), radius=distance)
-    values, vectors = released_spectrum(
-        batch, used[0], center_of(state), state.radius, batch_size
-    )
+    query = second_moments(center_of(state), state.radius, objective.labelled)
+    noisy_sum = batch.noisy_sum(query, used[0])
+    values, vectors = spectrum(noisy_sum, batch_size)
     return replace(
         state,
         values=torch.from_numpy(values),
@@ -79,36 +80,29 @@ def prepared(
     )
 
 
-def released_norm(batch: PrivateBatch, mechanism: Gaussian, n_features: int) -> float:
+def released_norm(
+    batch: PrivateBatch, mechanism: Gaussian, objective: LinearObjective
+) -> float:
     """Release a norm that most rows do not exceed and many come near."""
-    counts = batch.noisy_sum(norm_histogram(n_features), mechanism)
-    return chosen_norm(counts, mechanism.noise_scale, n_features)
+    query = norm_histogram(objective.n_features, objective.labelled)
+    counts = batch.noisy_sum(query, mechanism)
+    return chosen_norm(counts, mechanism.noise_scale, objective.n_features)
 
 
 def released_center(
     batch: PrivateBatch,
     mechanisms: tuple[Gaussian, ...],
     norm: float,
-    n_features: int,
+    objective: LinearObjective,
     batch_size: float,
 ) -> tuple[FloatArray, float]:
     """Release center and radius; with one mechanism the center is zero."""
     scale = mechanisms[0].noise_scale / batch_size
-    square = float(batch.noisy_sum(square_sum(norm), mechanisms[0])[0]) / batch_size
-    center = np.zeros(n_features)
+    squares = square_sum(norm, objective.labelled)
+    square = float(batch.noisy_sum(squares, mechanisms[0])[0]) / batch_size
+    center = np.zeros(objective.n_features)
     if len(mechanisms) == 2:
-        mean = batch.noisy_sum(row_sum(norm), mechanisms[1]) * (norm / batch_size)
+        query = row_sum(norm, objective.labelled)
+        mean = batch.noisy_sum(query, mechanisms[1]) * (norm / batch_size)
         center = shrunk_mean(mean, scale * norm)
     return center, radius(square * norm**2, center, norm, scale)
-
-
-def released_spectrum(
-    batch: PrivateBatch,
-    mechanism: Gaussian,
-    center: FloatArray,
-    distance: float,
-    batch_size: float,
-) -> tuple[FloatArray, FloatArray]:
-    """Release eigenvalues and eigenvectors of the second moments."""
-    noisy_sum = batch.noisy_sum(second_moments(center, distance), mechanism)
-    return spectrum(noisy_sum, batch_size)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from armijo.data.query import BoundedQuery, Rows
+from armijo.objectives.elementwise import moved
 from armijo.optim.auto_frame import Frame
 from armijo.privacy.budget import FloatArray
 
@@ -65,10 +66,10 @@ class ThreePoints:
         def contributions(rows: Rows) -> FloatArray:
             scores, y = frame.here(rows, w)
             limits = frame.limits(rows)
-            along = frame.objective.scores(step, rows.X)
+            along = frame.objective.scores_of(rows, step)
             before = frame.losses(scores, y, limits)
             after = [
-                frame.losses(scores.sub(along, alpha=size), y, limits)
+                frame.losses(moved(scores, along, size), y, limits)
                 for size in self.sizes
             ]
             drops = torch.stack([before - loss for loss in after], dim=1).numpy()

@@ -90,7 +90,7 @@ class Auto:
                 batch,
                 state,
                 used,
-                self.objective.n_features,
+                self.objective,
                 batch_size,
             )
             record = StepRecord(update=0, gradients=0)

@@ -4,7 +4,8 @@
 A row is scaled down to ``feature_norm`` R, the constant feature is appended, and all is
 divided by ``sqrt(R^2 + 1)`` and multiplied by its label: what a method sees are vectors
 z of norm one at most, and losses ``l(w.z)`` of slope one at most.  It is a map of each
-row on its own, so neighbors stay neighbors.
+row on its own, so neighbors stay neighbors: rows come on their lattices, in CSR with no
+entry stored twice (:mod:`armijo.data.lattice`), so what is measured is what is scaled.
 """
 
 import math
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from armijo import _validate
-from armijo.data.query import Matrix, Rows, row_norms
+from armijo.data.query import Matrix, Rows
 from armijo.objectives.linear import LinearObjective
 from armijo.optim.problem import MethodSettings, Problem
 from armijo.privacy.budget import FloatArray
@@ -43,15 +44,15 @@ class BoundedRows:
     def signed(self, rows: Rows) -> Matrix:
         """Return the vectors ``y (x, 1) / radius``, dense or CSR, in float64.
 
-        A row with a value or a label that is no finite number becomes zero: its loss is
-        a constant and its gradient nothing.
+        A row with a value that is no finite number, or a label that is no class,
+        becomes zero: its loss is a constant and its gradient nothing.
         """
-        norms = row_norms(rows.X)
+        norms = rows.lengths()
         labels = _labels(rows)
         # For the float error of the norm of so many numbers.
         room = 1 - 1e-12 - rows.X.shape[1] * 2.0**-52
-        kept = np.isfinite(norms) & np.isfinite(labels)
-        sign = np.where(kept, np.clip(labels, -1.0, 1.0), 0.0) * (room / self.radius)
+        kept = np.isfinite(norms) & (np.abs(labels) == 1)
+        sign = np.where(kept, labels, 0.0) * (room / self.radius)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             factor = np.where(kept, np.minimum(self.feature_norm / norms, 1.0), 0.0)
         constant = sign[:, None] if self.fit_intercept else np.empty((rows.size, 0))

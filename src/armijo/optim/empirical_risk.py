@@ -123,14 +123,79 @@ class EmpiricalRisk:
 def minimized(risk: EmpiricalRisk, tolerance: float) -> FloatArray:
     """Return parameters at which the gradient has norm ``tolerance`` at most.
 
-    L-BFGS first.  Its line search compares values and stalls at about half the digits
-    of a float; Newton steps that compare gradient norms finish where it did.
+    For runs without privacy: that a solver gives up tells of the rows.
 
     Raises
     ------
     ArmijoError
-        If the norm is not reached.  Nothing is released then, but what was charged for
-        it stays charged.
+        If the norm is not reached.
+    """
+    w = _approached(risk, tolerance)
+    if _reached(risk, w, tolerance):
+        return w
+    raise ArmijoError(
+        f"Expected a minimum with a gradient of norm {tolerance:g}, which the solver "
+        "did not reach. Raise l2, or scale features to comparable ranges."
+    )
+
+
+def certified(
+    risk: EmpiricalRisk, tolerance: float, *, smoothness: float
+) -> FloatArray:
+    """Return the same for private runs, which no row may stop.
+
+    Where the fast solver gives up, accelerated gradients go on from zero.  For rows in
+    the unit ball and losses of the given ``smoothness`` they reach the norm in a number
+    of steps that is known beforehand (Nesterov 2004, Theorem 2.2.3), whatever the rows
+    are.  So the answer has the certified norm for every table and every linear term,
+    which is all that the proof asks of it, and which solver found it is not told.
+
+    That is a theorem about real numbers.  Should the rounding of sums keep the norm
+    above a tolerance that is set too low, the answer is zero, the public start: no
+    error and no message tell of it.
+    """
+    w = _approached(risk, tolerance)
+    if _reached(risk, w, tolerance):
+        return w
+    w = _polished(risk, _accelerated(risk, tolerance, smoothness), tolerance)
+    return w if _reached(risk, w, tolerance) else np.zeros(risk.size)
+
+
+def _reached(risk: EmpiricalRisk, w: FloatArray, tolerance: float) -> bool:
+    """Say whether the gradient is small enough."""
+    return float(np.linalg.norm(risk.gradient(w))) <= tolerance
+
+
+def _accelerated(
+    risk: EmpiricalRisk, tolerance: float, smoothness: float
+) -> FloatArray:
+    """Return the end of accelerated gradient descent with constant momentum.
+
+    After k steps ``f - min f <= 2 (f_0 - min f) exp(-k / sqrt(kappa))``, where the gap
+    at the start is at most ``|g_0|^2 / (2 ridge)``, and ``|g|^2 <= 2 most (f - min f)``
+    with ``most`` the largest curvature.
+    """
+    most = risk.X.shape[0] * smoothness + risk.ridge
+    kappa, w = most / risk.ridge, np.zeros(risk.size)
+    first = float(np.linalg.norm(risk.gradient(w)))
+    needed = math.log(2 * kappa) + 2 * math.log1p(first / tolerance)
+    steps = math.sqrt(kappa) * needed
+    momentum = (math.sqrt(kappa) - 1) / (math.sqrt(kappa) + 1)
+    ahead = w
+    for _ in range(math.ceil(steps)):
+        gradient = risk.gradient(ahead)
+        if float(np.linalg.norm(gradient)) <= tolerance:
+            return ahead
+        before, w = w, ahead - gradient / most
+        ahead = w + momentum * (w - before)
+    return w
+
+
+def _approached(risk: EmpiricalRisk, tolerance: float) -> FloatArray:
+    """Return where the fast solver ends.
+
+    L-BFGS first.  Its line search compares values and stalls at about half the digits
+    of a float; Newton steps that compare gradient norms finish where it did.
     """
     found = optimize.minimize(
         risk.value_and_gradient,
@@ -145,15 +210,7 @@ def minimized(risk: EmpiricalRisk, tolerance: float) -> FloatArray:
             "gtol": tolerance / math.sqrt(max(risk.size, 1)),
         },
     )
-    w = _polished(risk, np.asarray(found.x, dtype=float), tolerance)
-    reached = float(np.linalg.norm(risk.gradient(w)))
-    if reached <= tolerance:
-        return w
-    raise ArmijoError(
-        f"Expected a minimum with a gradient of norm {tolerance:g}, which the solver "
-        "did not reach; nothing is released, and what was charged stays spent. Raise "
-        "l2, or scale features to comparable ranges."
-    )
+    return _polished(risk, np.asarray(found.x, dtype=float), tolerance)
 
 
 def _polished(risk: EmpiricalRisk, w: FloatArray, tolerance: float) -> FloatArray:

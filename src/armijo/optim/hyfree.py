@@ -160,8 +160,13 @@ class HyFree:
         return tuple((kind, len(list(run))) for kind, run in groupby(batches))
 
     def plan(self, state: HyFreeState) -> BatchPlan:
-        """Name a gradient, and the losses when a fit is due."""
-        return self._batch(state.updates)
+        """Name a gradient, and the losses when a fit is due.
+
+        After the last step the last batch is named again: the accountant then says
+        that the plan is used up, where a kind of batch that the plan does not have
+        (one step is a fit and nothing else) would end a paid run with an error.
+        """
+        return self._batch(min(state.updates, self.base.steps - 1))
 
     def _fits(self, update: int) -> bool:
         """Say whether the step is fitted at this update."""

@@ -27,6 +27,22 @@ def key_path(checkpoint: str | os.PathLike[str]) -> Path:
     return path.with_name(path.name + ".key")
 
 
+def ledger_path(
+    ledger: str | os.PathLike[str] | None, checkpoint: str | os.PathLike[str] | None
+) -> Path | None:
+    """Return the file of the charges: beside the checkpoint, if no other is named.
+
+    A checkpoint alone would forget what its steps cost: a run that was killed would
+    be resumed with fresh noise on the whole budget.
+    """
+    if ledger is not None:
+        return Path(ledger)
+    if checkpoint is None:
+        return None
+    path = Path(checkpoint)
+    return path.with_name(path.name + ".ledger")
+
+
 class KeyedRun:
     """The key of a run, or none where steps cannot be redone bit for bit.
 

@@ -82,10 +82,15 @@ class Majority:
         return replace(state, w=self._model(state.w, chosen), updates=1), record
 
     def _votes(self, rows: Rows) -> FloatArray:
-        """Return one half for the class of each row, minus one half for the others."""
+        """Return one half for the class of each row, minus one half for the others.
+
+        A blank row, or one of no class, has no vote.
+        """
         if rows.y is None:
             raise ValueError("Expected labels, got none; a classifier needs y.")
-        return np.equal(np.asarray(rows.y)[:, None], np.array(self.labels)) - 0.5
+        right = np.equal(np.asarray(rows.y)[:, None], np.array(self.labels))
+        voting = right.any(axis=1) & ~rows.blanks()
+        return np.where(voting[:, None], right - 0.5, 0.0)
 
     def _model(self, w: Tensor, chosen: int) -> Tensor:
         """Return zero weights with the intercept of the chosen class."""

@@ -4,8 +4,8 @@
 ``sum of losses + ridge/2 |w|^2 + b.w`` on rows in the unit ball (the scale is that of
 the sum) is minimized until its gradient has at most half the norm ``tolerance`` that
 the noise on the answer was computed for; the other half is room for the rounding of
-sums.  The gradient is checked.  Should the solver not get there, nothing is released
-and the run ends with an error; the charge stays spent.
+sums.  The gradient is checked, and no run ends with an error that tells of its rows:
+see :func:`~armijo.optim.empirical_risk.certified`.
 
 Not covered: ``b`` is drawn from exact integers, but the minimum is computed in floating
 point, which the proofs do not model.  The Huberized hinge has jumps in its second
@@ -19,8 +19,8 @@ from armijo.data.private import PrivateBatch
 from armijo.data.query import Rows
 from armijo.noise import BitSource, Randomness
 from armijo.noise.vectors import gaussian_vector, radial_vector, with_gaussian
-from armijo.optim.bounded_rows import BoundedRows
-from armijo.optim.empirical_risk import EmpiricalRisk, minimized
+from armijo.optim.bounded_rows import BoundedRows, loss_smoothness
+from armijo.optim.empirical_risk import EmpiricalRisk, certified
 from armijo.optim.one_shot import OneShot
 from armijo.privacy.budget import FloatArray
 
@@ -72,7 +72,11 @@ class PerturbedObjective(OneShot):
 
     def minimum(self, rows: Rows, linear: FloatArray) -> FloatArray:
         """Return the minimum for rows in the unit ball, before noise on the answer."""
-        return minimized(self.risk(rows, linear), self.tolerance / 2)
+        return certified(
+            self.risk(rows, linear),
+            self.tolerance / 2,
+            smoothness=loss_smoothness(self.objective),
+        )
 
     def _hidden(self, answer: FloatArray, bits: BitSource) -> FloatArray:
         """Add the noise on the answer."""

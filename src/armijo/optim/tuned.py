@@ -10,7 +10,6 @@ tells about the number of runs; like all running times it is not protected.)
 
 import math
 from collections.abc import Collection, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,8 +17,9 @@ from torch import Tensor
 
 from armijo import _validate
 from armijo.data.fixed_point import STEPS
-from armijo.data.private import BatchPlan, NoiseChoice, PrivateBatch, PrivateDataset
+from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
 from armijo.data.query import Rows
+from armijo.data.sources import ArrayRows
 from armijo.noise import (
     MAX_SCALE,
     BitSource,
@@ -108,14 +108,7 @@ class TunedSGD:
         """Release the best run; ``batch_size`` is the public number of rows."""
 
         def search(rows: Rows, randomness: Randomness) -> TunedState:
-            task = (
-                rows,
-                randomness,
-                objective,
-                state.w,
-                round(batch_size),
-                batch.noise,
-            )
+            task = (rows, randomness, objective, state.w, round(batch_size))
             bits = randomness.stream("perturbation")
             return best_run(lambda: self._run(*task), self.mechanism, bits)
 
@@ -136,11 +129,10 @@ class TunedSGD:
         objective: Objective,
         start: Tensor,
         n_rows: int,
-        noise: NoiseChoice,
     ) -> tuple[float, TunedState]:
         """Draw settings, train and score with them."""
         sgd = self._drawn(randomness.stream("perturbation"))
-        data = self._run_data(rows, randomness, sgd, n_rows, noise)
+        data = self._run_data(rows, randomness, sgd, n_rows)
         first = sgd.init(start)
         run = minimize(objective, data, sgd, first, max_batches=self.steps)
         w = [state.w for state, _ in run][-1]
@@ -160,23 +152,19 @@ class TunedSGD:
         )
 
     def _run_data(
-        self,
-        rows: Rows,
-        randomness: Randomness,
-        sgd: SGD,
-        n_rows: int,
-        noise: NoiseChoice,
+        self, rows: Rows, randomness: Randomness, sgd: SGD, n_rows: int
     ) -> PrivateDataset:
         """Return the rows behind an accountant that allows one run and its score."""
         plan = (*sgd.schedule(), (self._score_plan().mechanism, 1))
         unused = _unused_accountant(self.budget, plan, randomness.deterministic)
+        source = rows.remember(
+            "source", lambda: ArrayRows(rows.X, rows.y, on_lattice=rows.rounded)
+        )
         return PrivateDataset(
-            rows.X,
-            rows.y,
+            source,
             n_rows=n_rows,
-            accountant=deepcopy(unused),
+            accountant=unused.unused(),
             randomness=randomness,
-            noise=noise,
         )
 
     def _score_plan(self) -> BatchPlan:
@@ -195,7 +183,7 @@ class TunedSGD:
 def _unused_accountant(
     budget: Budget, plan: Schedule, deterministic: bool
 ) -> PlannedAccountant:
-    """Return an accountant of one run, to be copied: its epsilon is costly to find."""
+    """Return an accountant of one run, the model of others: its epsilon is costly."""
     return PlannedAccountant(budget, plan, insecure_deterministic=deterministic)
 
 
