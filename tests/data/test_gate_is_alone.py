@@ -99,8 +99,8 @@ def test_the_gate_itself_does_all_of_it():
         "x = armijo.data.query.Rows(X, y)",
         "from armijo.data.query import Rows as R\nx = R(X, y)",
         "R = Rows\nx = R(X, None)",
-        "x = PrivateBatch(rows, plan, randomness, 'auto')",
-        "from armijo.data import private\nx = private.PrivateBatch(rows, plan, r, n)",
+        "x = PrivateBatch(rows, plan, randomness)",
+        "from armijo.data import private\nx = private.PrivateBatch(rows, plan, r)",
         "def f(query, rows):\n    return query.contributions(rows)",
     ],
 )

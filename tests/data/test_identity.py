@@ -147,7 +147,8 @@ def test_sources_say_what_tells_their_rows_from_others():
     known = digest(TensorRows(*tensors).parts())
     assert digest(TensorRows(*(one.clone() for one in tensors)).parts()) == known
     assert digest(TensorRows(tensors[0], tensors[1].flip(0)).parts()) != known
-    assert DatasetRows([(one, 0) for one in tensors[0]]).parts() is None
+    pairs = [(one, 0) for one in tensors[0]]
+    assert DatasetRows(pairs, pairs[0]).parts() is None
 
 
 @pytest.mark.parametrize(

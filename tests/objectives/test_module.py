@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from armijo.data.query import ClippedTotal, Rows
-from armijo.objectives import module as module_file
+from armijo.data.certified import FINEST_BITS, SLACK
+from armijo.data.query import CertifiedSum, Rows
+from armijo.objectives.ghost import strategy as strategy_file
 from armijo.objectives.module import ModuleObjective
 from tests.networks.network_doubles import (
     CROSS_ENTROPY,
@@ -32,6 +33,20 @@ def objective(**more):
 
 def rows(index=slice(None), **more):
     return Rows(X[index], Y[index], **more)
+
+
+def sums(query, batch):
+    """Return the sum in floating point, after a look at the one on the lattice."""
+    found = query.contributions(batch)
+    assert isinstance(found, CertifiedSum)
+    unit = query.bound * 2.0**-FINEST_BITS
+    total = found.integers(FINEST_BITS)
+    assert torch.equal(total, total.round())
+    plain = found.plain()
+    room = 1e-4 * plain.norm() + 1e-6 * query.bound
+    assert (total * unit - plain).norm() <= room
+    assert total.norm() * unit <= batch.size * query.bound * (1 + SLACK)
+    return plain
 
 
 def direction(one, seed=1):
@@ -64,11 +79,10 @@ def test_the_gradient_sum(clip):
     w = one.start() + 0.1 * direction(one)
     query = one.gradient_sum(w, clip=clip)
     assert query.bound == clip and query.offset == 0
-    found = query.contributions(rows())
-    assert isinstance(found, ClippedTotal)
+    found = sums(query, rows())
     g = gradients(w)
     factors = (clip / g.norm(dim=1)).clamp(max=1)
-    torch.testing.assert_close(found.total, factors @ g, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found, factors @ g, rtol=1e-12, atol=1e-12)
 
 
 @settings(max_examples=20, deadline=None)
@@ -79,18 +93,18 @@ def test_the_gradient_sum(clip):
 def test_one_example_adds_at_most_the_clip(index, clip):
     one = objective()
     w = one.start()
-    total = one.gradient_sum(w, clip=clip).contributions(rows(index)).total
+    total = sums(one.gradient_sum(w, clip=clip), rows(index))
     assert total.shape == (one.size,)
     assert float(total.norm()) <= len(index) * clip * (1 + 1e-12)
     query = one.normalized_gradient_sum(w, stability=0.5)
     assert query.bound == 1.0
-    assert float(query.contributions(rows(index)).total.norm()) <= len(index)
+    assert float(sums(query, rows(index)).norm()) <= len(index)
 
 
 def test_the_normalized_gradient_sum():
     one = objective()
     w = one.start()
-    found = one.normalized_gradient_sum(w, stability=0.5).contributions(rows()).total
+    found = sums(one.normalized_gradient_sum(w, stability=0.5), rows())
     g = gradients(w)
     expected = (1 / (g.norm(dim=1) + 0.5)) @ g
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
@@ -130,7 +144,7 @@ def test_losses_along_and_step_scores():
 def test_an_empty_batch_answers_every_query():
     one = objective()
     w, step, nobody = one.start(), direction(one), rows([])
-    assert not one.gradient_sum(w, clip=1.0).contributions(nobody).total.any()
+    assert not sums(one.gradient_sum(w, clip=1.0), nobody).any()
     drop = one.loss_drop_sum(w, step, 1.0, form="loss", clip=1.0)
     assert drop.contributions(nobody).shape == (0,)
     along = one.losses_along(w, step, [0.0, 1.0], clip=1.0)
@@ -153,7 +167,7 @@ def test_the_loss_at_w_comes_from_the_gradients_own_pass():
     module = Counted()
     one = ModuleObjective(module, CROSS_ENTROPY)
     w, batch = one.start(), rows()
-    one.gradient_sum(w, clip=1.0).contributions(batch)
+    sums(one.gradient_sum(w, clip=1.0), batch)
     module.passes = 0
     for number in (1, 2, 3):
         query = one.loss_drop_sum(
@@ -168,7 +182,7 @@ def test_the_loss_at_w_comes_from_the_gradients_own_pass():
 def test_losses_that_are_held_are_not_taken_for_other_parameters():
     one = objective()
     w, batch, step = one.start(), rows(), direction(one)
-    one.gradient_sum(w, clip=1.0).contributions(batch)
+    sums(one.gradient_sum(w, clip=1.0), batch)
     other = w + step
     query = one.loss_drop_sum(other, step, 1.0, form="difference", clip=50.0)
     np.testing.assert_allclose(
@@ -184,7 +198,7 @@ def test_dropout_repeats_within_a_batch_and_changes_between_batches():
     seen = []
     for seed in (1, 2):
         batch = rows(seed=seed)
-        one.gradient_sum(w, clip=1.0).contributions(batch)
+        sums(one.gradient_sum(w, clip=1.0), batch)
         # The gradient's pass and the search's have the same masks.
         assert not drop.contributions(batch).any()
         seen.append(along.contributions(batch))
@@ -202,17 +216,17 @@ def test_a_large_batch_goes_through_in_parts(most, dropout, monkeypatch):
         one.losses_along(w, step, [0.0, 0.1], clip=9.0),
         one.step_scores(w, step, [0.0, 0.1], clip=9.0),
     ]
-    monkeypatch.setattr(module_file, "EXAMPLES", most)
+    monkeypatch.setattr(strategy_file, "MOST_ROWS", most)
     batch = rows(seed=5)
-    total = one.gradient_sum(w, clip=0.3).contributions(batch).total
+    total = sums(one.gradient_sum(w, clip=0.3), batch)
     found = [query.contributions(batch) for query in queries]
     # Each part alone, as a batch with the seed that it has there.
-    monkeypatch.setattr(module_file, "EXAMPLES", ROWS)
+    monkeypatch.setattr(strategy_file, "MOST_ROWS", ROWS)
     parts = [
         rows(slice(first, first + most), seed=5 + number)
         for number, first in enumerate(range(0, ROWS, most))
     ]
-    alone = [one.gradient_sum(w, clip=0.3).contributions(part).total for part in parts]
+    alone = [sums(one.gradient_sum(w, clip=0.3), part) for part in parts]
     torch.testing.assert_close(total, sum(alone), rtol=1e-12, atol=1e-13)
     for query, numbers in zip(queries, found, strict=True):
         separate = np.concatenate([query.contributions(part) for part in parts])
@@ -229,10 +243,10 @@ def test_no_pass_has_more_examples_than_may_go_through_at_once(monkeypatch):
 
     one = ModuleObjective(Noted(), CROSS_ENTROPY)
     w, batch = one.start(), rows()
-    one.gradient_sum(w, clip=1.0).contributions(rows())  # tries its layers first
+    sums(one.gradient_sum(w, clip=1.0), rows())  # tries its layers first
     sizes.clear()
-    monkeypatch.setattr(module_file, "EXAMPLES", 2)
-    one.gradient_sum(w, clip=1.0).contributions(batch)
+    monkeypatch.setattr(strategy_file, "MOST_ROWS", 2)
+    one.gradient_sum(w, clip=1.0).contributions(batch).integers(40)
     search = one.loss_drop_sum(w, direction(one), 0.1, form="difference", clip=9.0)
     search.contributions(batch)
     assert max(sizes) == 2 and sum(sizes) == 2 * ROWS
@@ -241,7 +255,7 @@ def test_no_pass_has_more_examples_than_may_go_through_at_once(monkeypatch):
 def test_masks_leave_torchs_own_generator_alone():
     one = ModuleObjective(network(torch.float64, dropout=0.5), CROSS_ENTROPY)
     state = torch.random.get_rng_state()
-    one.gradient_sum(one.start(), clip=1.0).contributions(rows(seed=3))
+    sums(one.gradient_sum(one.start(), clip=1.0), rows(seed=3))
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
@@ -249,7 +263,7 @@ def test_queries_leave_the_module_as_it_is():
     one = objective()
     before = flat(one.module)
     far = one.start() + 1
-    one.gradient_sum(far, clip=1.0).contributions(rows())
+    sums(one.gradient_sum(far, clip=1.0), rows())
     one.loss_drop_sum(far, far, 1.0, form="loss", clip=1.0).contributions(rows())
     assert torch.equal(flat(one.module), before)
     assert all(p.grad is None for p in one.module.parameters())
@@ -269,8 +283,8 @@ def test_frozen_parameters_are_not_part_of_it():
     module = network(torch.float64)
     module[0].requires_grad_(False)
     one, whole = ModuleObjective(module, CROSS_ENTROPY), objective()
-    found = one.gradient_sum(one.start(), clip=1e6).contributions(rows()).total
-    other = whole.gradient_sum(whole.start(), clip=1e6).contributions(rows()).total
+    found = sums(one.gradient_sum(one.start(), clip=1e6), rows())
+    other = sums(whole.gradient_sum(whole.start(), clip=1e6), rows())
     torch.testing.assert_close(found, other[-one.size :], rtol=1e-12, atol=1e-12)
 
 
@@ -278,7 +292,7 @@ def test_several_inputs():
     module = two_inputs().double()
     one = ModuleObjective(module, CROSS_ENTROPY)
     batch = Rows((X, words()), Y)
-    found = one.gradient_sum(one.start(), clip=1e6).contributions(batch).total
+    found = sums(one.gradient_sum(one.start(), clip=1e6), batch)
     CROSS_ENTROPY(module(X, words()), Y).sum().backward()
     expected = torch.cat([p.grad.reshape(-1) for p in module.parameters()])
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
@@ -301,8 +315,8 @@ def test_an_example_that_is_no_number_counts_for_nothing_in_the_gradient():
     bad[3, 0] = math.nan
     query = one.gradient_sum(one.start(), clip=0.3)
     others = [row for row in range(ROWS) if row != 3]
-    found = query.contributions(Rows(bad, Y)).total
-    expected = query.contributions(rows(others)).total
+    found = sums(query, Rows(bad, Y))
+    expected = sums(query, rows(others))
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     drop = one.loss_drop_sum(one.start(), direction(one), 1.0, form="loss", clip=0.4)
     assert drop.contributions(Rows(bad, Y))[3] == 0.0

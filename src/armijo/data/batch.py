@@ -4,12 +4,11 @@
 Only :mod:`armijo.data.private` makes one.
 """
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,9 +17,10 @@ from numpy.typing import NDArray
 from armijo import _validate
 from armijo.data import fixed_point
 from armijo.data.centered_rows import CenteredRows
+from armijo.data.certified import noise_steps, release_bits
 from armijo.data.query import (
     BoundedQuery,
-    ClippedTotal,
+    CertifiedSum,
     Contributions,
     OuterProduct,
     Rows,
@@ -30,24 +30,23 @@ from armijo.data.team import Alone, Team, number_total, vector_total
 from armijo.errors import UnchargedAccess
 from armijo.noise import (
     Randomness,
-    default_noise,
+    each_gaussian,
     exponential_choice,
     rounded_gaussian,
     rounded_laplace,
 )
-from armijo.noise.lattice import UseNoise, each_fast_gaussian
+from armijo.noise.gaussian import UseNoise
 from armijo.noise.vectors import with_gaussian
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.budget import FloatArray
 from armijo.privacy.mechanisms import Composed, Gaussian, Mechanism, NoisyMax
 from armijo.privacy.subsampling import Subsampled
 
-NoiseChoice = Literal["auto", "exact", "fast"]
 Released = TypeVar("Released")
 _NOISE_BLOCK = 32
-# Numbers from which helpers draw noise as well, about 12 ms of work for one thread. For
-# some milliseconds after torch's last operation its own threads keep their processors
-# busy waiting: measured on two, a helper made steps with 269,322 and 795,010 numbers
+# Numbers from which helpers draw noise as well. For some milliseconds after the last
+# operation of torch its own threads keep their processors busy waiting: measured on two
+# with the sampler before this one, a helper made steps with 269,322 and 795,010 numbers
 # 10 % slower.
 _HELPED_FROM = 1 << 21
 
@@ -89,7 +88,6 @@ class PrivateBatch:
         rows: Rows,
         plan: BatchPlan,
         randomness: Randomness,
-        noise: NoiseChoice,
         moves: int = 1,
         team: Team | None = None,
         number: int = 0,
@@ -101,12 +99,6 @@ class PrivateBatch:
         self._unused = list(plan.mechanisms)
         self._plan = plan
         self._randomness = randomness
-        self._noise = noise
-
-    @property
-    def noise(self) -> NoiseChoice:
-        """How noise on vectors is drawn, for runs inside a release."""
-        return self._noise
 
     def _check(self, mechanism: Mechanism, kind: type) -> None:
         """Refuse a mechanism that does not fit the question or was not paid for."""
@@ -133,8 +125,8 @@ class PrivateBatch:
         _refuse_excess(self._moves * query.bound, mechanism.sensitivity)
         self._unused.remove(mechanism)
         contributions = self._with_norms(query.contributions(self._rows))
-        if isinstance(contributions, ClippedTotal):
-            return self._noisy_total(contributions.total, query.bound, mechanism)
+        if isinstance(contributions, CertifiedSum):
+            return self._noisy_certified(contributions, query.bound, mechanism)
         if mechanism.noise_scale == 0:  # nothing to protect by a lattice
             plain = fixed_point.plain_vector_sum(contributions, query.bound)
             return self._team.total(torch.from_numpy(plain))
@@ -149,7 +141,8 @@ class PrivateBatch:
             found[part] = (exact[part] + noise) * (query.bound / fixed_point.STEPS)
 
         def noisy() -> torch.Tensor:
-            self._each_noise(relative, exact.size, put)
+            scale = fixed_point.lattice_scale(relative)
+            self._each_noise(scale, exact.size, put)
             return torch.from_numpy(found)
 
         return self._team.from_lead(noisy, torch.from_numpy(found))
@@ -166,41 +159,40 @@ class PrivateBatch:
             known = rows.norms()
         return replace(contributions, norms=known)
 
-    def _noisy_total(
-        self, total: torch.Tensor, bound: float, mechanism: Gaussian
+    def _noisy_certified(
+        self, summed: CertifiedSum, bound: float, mechanism: Gaussian
     ) -> torch.Tensor:
-        """Return a sum that was clipped by the objective, with noise.
+        """Return a sum that the objective took on the lattice, with noise.
 
-        Rounding the sum to the lattice may move two of them apart by ``sqrt(d)`` steps
-        more; the noise is raised by that share.  The exact sum is overwritten: nobody
-        is to find it, and new memory for a network costs as much as its noise.
+        Noise is for ``1 + SLACK`` bounds, which an example's integers may reach.
         """
-        total = self._team.total(total)
-        if mechanism.noise_scale == 0:
-            return total
-        excess = 1 + math.sqrt(total.numel()) / fixed_point.STEPS
-        relative = mechanism.noise_scale / bound * excess
-        values = total.detach().cpu().numpy()
+        if mechanism.noise_scale == 0:  # nothing to protect by a lattice
+            return self._team.total(summed.plain())
+        relative = mechanism.noise_scale / bound
+        bits = release_bits(relative)
+        total = summed.integers(bits)
+        if not isinstance(self._team, Alone):
+            total = self._team.total(total.long())
+        steps, unit = total.cpu().numpy(), bound * 2.0**-bits
+        found = torch.empty(len(steps), dtype=summed.dtype)
+        values = found.numpy()
 
         def put(part: slice, noise: NDArray[Any]) -> None:
-            fixed_point.noised(values[part], noise, bound, out=values[part])
+            # Sums wrap around like the integers that they are; then post-processing.
+            noisy = steps[part].astype(np.int64, copy=False) + noise
+            np.multiply(noisy, unit, out=values[part], casting="same_kind")
 
         def noisy() -> torch.Tensor:
-            self._each_noise(relative, values.size, put)
-            return torch.from_numpy(values).to(total.device)
+            self._each_noise(noise_steps(relative, bits), len(steps), put)
+            return found.to(total.device)
 
-        return self._team.from_lead(noisy, total)
+        return self._team.from_lead(noisy, found.to(total.device))
 
-    def _each_noise(self, relative_scale: float, size: int, use: UseNoise) -> None:
-        """Hand integers of the given scale to ``use``, by the chosen sampler."""
-        kind = default_noise(size) if self._noise == "auto" else self._noise
-        scale = fixed_point.lattice_scale(relative_scale)
+    def _each_noise(self, scale: int, size: int, use: UseNoise) -> None:
+        """Hand integers of the given scale to ``use``, block by block."""
         bits = self._randomness.stream("gradient")
-        if kind == "fast":
-            threads = torch.get_num_threads() if size >= _HELPED_FROM else 1
-            each_fast_gaussian(scale, size, bits, use, threads=threads)
-        else:
-            use(slice(0, size), rounded_gaussian(scale, size, bits))
+        threads = torch.get_num_threads() if size >= _HELPED_FROM else 1
+        each_gaussian(scale, size, bits, use, threads=threads)
 
     def first_above(
         self, queries: Iterable[BoundedQuery], mechanism: AboveThreshold

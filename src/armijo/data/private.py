@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from armijo import _validate
 from armijo.data import fixed_point
-from armijo.data.batch import BatchPlan, NoiseChoice, PrivateBatch
+from armijo.data.batch import BatchPlan, PrivateBatch
 from armijo.data.query import Matrix, Rows
 from armijo.data.sources import ArrayRows, DatasetRows, RowSource, TensorRows
 from armijo.data.team import Alone, Team
@@ -28,7 +28,7 @@ from armijo.privacy.accountant import Accountant
 from armijo.privacy.budget import Neighboring
 from armijo.privacy.mechanisms import Gaussian
 
-__all__ = ["BatchPlan", "NoiseChoice", "PrivateBatch", "PrivateDataset"]
+__all__ = ["BatchPlan", "PrivateBatch", "PrivateDataset"]
 
 
 class PrivateDataset:
@@ -37,7 +37,7 @@ class PrivateDataset:
     Parameters
     ----------
     X : array, CSR matrix, memmap of shape (rows, features), or RowSource
-        Taken as it is, without a copy.  A source brings its own labels.
+        Not changed.  A source brings its own labels.
     y : array of shape (rows,) or None
         Labels.
     n_rows : int
@@ -47,8 +47,6 @@ class PrivateDataset:
         Charged before every batch.
     randomness : armijo.noise.Randomness or None
         None draws from the operating system's cryptographic generator.
-    noise : {"auto", "exact", "fast"}
-        How noise on vectors is drawn; see :mod:`armijo.noise`.
     team : Team or None
         The processes that hold the rows together; None is this one alone.
     """
@@ -61,15 +59,12 @@ class PrivateDataset:
         n_rows: int,
         accountant: Accountant,
         randomness: Randomness | None = None,
-        noise: NoiseChoice = "auto",
         team: Team | None = None,
     ) -> None:
         _validate.at_least(1, n_rows=n_rows)
-        _validate.choice(("auto", "exact", "fast"), noise=noise)
         self.n_rows = n_rows
         self.accountant = accountant
         self._randomness = randomness or Randomness()
-        self._noise = noise
         self._team = team or Alone()
         self._source = X if _is_source(X) else ArrayRows(X, y)
         self._length = len(self._source)
@@ -106,9 +101,7 @@ class PrivateDataset:
         rows = self._sample(plan.rate, randomness)
         # Exchanging a row takes one contribution out and puts another in.
         moves = 2 if self._relation is Neighboring.REPLACE_ONE else 1
-        return PrivateBatch(
-            rows, plan, randomness, self._noise, moves, self._team, number
-        )
+        return PrivateBatch(rows, plan, randomness, moves, self._team, number)
 
     def _charge(self, plan: BatchPlan, label: str) -> int:
         """Pay, and return the number of the charge.
@@ -160,13 +153,13 @@ class PrivateDataset:
         if rate < 1:
             bits = randomness.stream("sampling")
             index = poisson_coins(self._length, rate, bits)
-        X, y = self._source.take(index)
+        X, y, blank = self._source.take(index)
         if isinstance(self._source, ArrayRows):
             norms = partial(self._source.norms, index, X)
             kept = self._source.kept if index is None else None
-            return Rows(X, y, norms=norms, kept=kept)
+            return Rows(X, y, norms=norms, kept=kept, rounded=True)
         seed = int(randomness.stream("initial").uint64(1)[0] >> 1)
-        return Rows(X, y, seed=seed)
+        return Rows(X, y, seed=seed, blank=blank)
 
     def __repr__(self) -> str:
         """Name the public settings only."""

@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from armijo import _validate
+from armijo.data import lattice
+from armijo.data.lattice import row_norms as row_norms
 from armijo.privacy.budget import FloatArray
 
 SMALLEST_BOUND, LARGEST_BOUND = 1e-140, 1e140
-_TINY = 1e-140
-_BLOCK = 1 << 20  # numbers in a block of rows: 8 MiB
 
 Value = TypeVar("Value")
 Matrix = Any
-"""A dense array, a memmap or a SciPy CSR matrix, taken as it is."""
+"""A dense array, a memmap or a SciPy CSR matrix."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,6 +38,12 @@ class Rows:
     such as dropout masks, for all queries of the batch.  ``norms`` returns the norms of
     the rows as they were when the run read them first; None computes them.  ``kept`` is
     for what holds in all batches of a run, and None unless each has all rows.
+    ``blank`` says which rows only keep their place, as a tensor of a module's rows;
+    None is nobody.
+
+    Rows of a table are rounded to their lattices (:mod:`armijo.data.lattice`) unless
+    ``rounded`` says that they are; a row without a finite label becomes a blank.  So
+    what all queries see of a row, and whether it is left out, is decided here, once.
     """
 
     X: Matrix
@@ -46,6 +52,36 @@ class Rows:
     seed: int = 0
     norms: Callable[[], FloatArray] | None = None
     kept: dict[object, Any] | None = None
+    blank: torch.Tensor | None = None
+    rounded: bool = False
+
+    def __post_init__(self) -> None:
+        """Round the rows of a table."""
+        if not self.rounded and (
+            isinstance(self.X, np.ndarray) or sparse.issparse(self.X)
+        ):
+            X = lattice.rounded(self.X, unlabelled(self.y))
+            object.__setattr__(self, "X", X)
+            object.__setattr__(self, "rounded", True)
+
+    def product(self, weights: FloatArray) -> FloatArray:
+        """Return the rows of a table times public weights, exactly."""
+        return lattice.product(self.X, weights)
+
+    def lengths(self) -> FloatArray:
+        """Return the norms of the rows of a table, NaN for blanks."""
+        if self.norms is not None:
+            return self.norms()
+        return self.remember("lengths", lambda: lattice.lattice_norms(self.X))
+
+    def without(self, left_out: lattice.Mask) -> "Rows":
+        """Return the rows of a table with some more of them blank."""
+        X = lattice.rounded(self.X, left_out)
+        return replace(self, X=X, cache={}, norms=None, kept=None)
+
+    def blanks(self) -> lattice.Mask:
+        """Return which rows of a table every query leaves out."""
+        return self.keep("blanks", lambda: lattice.blanks(self.X))
 
     @property
     def size(self) -> int:
@@ -72,9 +108,10 @@ class Rows:
 
         def part(number: int) -> Rows:
             first = number * most
-            X, y = _cut(self.X, first, most), _cut(self.y, first, most)
-            seed = self.seed + number
-            return replace(self, X=X, y=y, cache={}, seed=seed, norms=None, kept=None)
+            X, y, blank = (
+                _cut(one, first, most) for one in (self.X, self.y, self.blank)
+            )
+            return Rows(X, y, seed=self.seed + number, blank=blank)
 
         numbers = range(math.ceil(self.size / most))
         return self.remember("parts", lambda: tuple(map(part, numbers)))
@@ -123,15 +160,25 @@ class OuterProduct:
 
 
 @dataclass(frozen=True)
-class ClippedTotal:
-    """A sum whose terms were clipped where they were computed, as one flat tensor.
+class LatticeSum:
+    """A sum in steps of ``bound * 2**-24``, of integer vectors within the bound."""
 
-    For modules, whose contributions are never formed one by one.  The sum is floating
-    point: its exactness is that of the objective, not of the gate's lattice.
-    It belongs to the gate, which writes the noisy sum over it.
+    steps: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CertifiedSum:
+    """A sum that a module's objective takes on the lattice by itself.
+
+    ``integers`` returns the flat sum in steps of ``bound * 2**-bits``, whole numbers
+    in float64 or int64; every example's vector in it was certified
+    (:mod:`armijo.data.certified`).  ``plain`` is the same in floating point, for runs
+    without noise.  ``dtype`` is what the module computes with.
     """
 
-    total: torch.Tensor
+    integers: Callable[[int], torch.Tensor]
+    plain: Callable[[], torch.Tensor]
+    dtype: torch.dtype
 
 
 @dataclass(frozen=True)
@@ -144,7 +191,7 @@ class Columns:
     each: Iterator[FloatArray]
 
 
-Contributions = FloatArray | OuterProduct | ClippedTotal | Columns
+Contributions = FloatArray | OuterProduct | LatticeSum | CertifiedSum | Columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,43 +229,12 @@ class BoundedQuery:
         _validate.finite(offset=self.offset)
 
 
-def row_norms(X: Matrix) -> FloatArray:
-    """Return (an upper bound on) the L2 norm of each row; not finite rows stay so.
-
-    Squares of tiny numbers vanish; rows where they might get ``sqrt(d) max |x|``.
-    """
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        norms = _plain_norms(X)
-    tiny = norms < _TINY
-    if tiny.any():
-        norms[tiny] = _largest(X[tiny]) * math.sqrt(X.shape[1])
-    return np.asarray(norms)
-
-
-def _plain_norms(X: Matrix) -> FloatArray:
-    """Return the norm of each row, the same whatever rows are beside it."""
-    if sparse.issparse(X):
-        X = canonical(X)
-        squares = np.square(X.data, dtype=np.float64)
-        entries = sparse.csr_array((squares, X.indices, X.indptr), shape=X.shape)
-        return np.sqrt(entries @ np.ones(X.shape[1]))
-    # One contiguous layout, and a reduction that goes along each row on its own; in
-    # blocks, since a table that is not float64 is copied.
-    norms = np.empty(X.shape[0])
-    height = max(1, _BLOCK // max(X.shape[1], 1))
-    for start in range(0, X.shape[0], height):
-        block = as_tensor(X[start : start + height])
-        norms[start : start + height] = torch.linalg.vector_norm(block, dim=1)
-    return norms
-
-
-def canonical(X: Matrix) -> Matrix:
-    """Return CSR rows in which no entry stands twice; a copy only if need be."""
-    rows = X if X.format == "csr" else X.tocsr()
-    if not rows.has_canonical_format:
-        rows = rows.copy()
-        rows.sum_duplicates()
-    return rows
+def unlabelled(y: Any) -> lattice.Mask | None:
+    """Return which labels are no finite numbers; None if all are, or there are none."""
+    if not isinstance(y, np.ndarray) or y.ndim != 1 or y.dtype.kind != "f":
+        return None
+    missing = ~np.isfinite(y)
+    return missing if missing.any() else None
 
 
 def clipped_rows(X: Matrix, norm: float | None) -> Matrix:
@@ -237,12 +253,3 @@ def as_tensor(X: NDArray[Any]) -> torch.Tensor:
     """Return contiguous float64 rows as a tensor, without a copy where allowed."""
     rows = np.ascontiguousarray(X, dtype=np.float64)
     return torch.from_numpy(rows if rows.flags.writeable else rows.copy())
-
-
-def _largest(X: Matrix) -> FloatArray:
-    """Return the largest absolute value of each row; zero if there are no columns."""
-    if sparse.issparse(X) and X.shape[1]:
-        stored = abs(canonical(X)).max(axis=1).toarray()
-        return np.asarray(stored, dtype=float).ravel()
-    dense = X.toarray() if sparse.issparse(X) else np.asarray(X)
-    return np.asarray(np.abs(dense).max(axis=1, initial=0.0), dtype=float)

@@ -5,7 +5,7 @@ A source hands out rows by number to the gate and to nobody else.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -14,11 +14,20 @@ from scipy import sparse
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from armijo.data.query import Matrix, row_norms
+from armijo.data.lattice import RoundedRows, lattice_norms, rounded
+from armijo.data.query import Matrix, unlabelled
 from armijo.privacy.budget import FloatArray
 
 Index = NDArray[np.int64] | None
 """Row numbers; None is all of them."""
+
+
+class Taken(NamedTuple):
+    """Rows and labels, and which of them, a bool each, only keep their place."""
+
+    X: Any
+    y: Any
+    blank: Tensor | None = None
 
 
 class RowSource(Protocol):
@@ -28,7 +37,7 @@ class RowSource(Protocol):
         """Return how many rows there are: private, for sampling only."""
         ...
 
-    def take(self, index: Index) -> tuple[Any, Any]:
+    def take(self, index: Index) -> Taken:
         """Return features and labels of the chosen rows."""
         ...
 
@@ -45,11 +54,25 @@ class ExampleSource(RowSource, Protocol):
         ...
 
 
-class ArrayRows:
-    """Rows of a dense array, a memmap or a CSR matrix, without a copy."""
+_MOST_KEPT = 1 << 26  # numbers of a table whose rounded copy is held: 512 MiB
 
-    def __init__(self, X: Matrix, y: NDArray[Any] | None) -> None:
-        if sparse.issparse(X):
+
+class ArrayRows:
+    """Rows of a dense array, a memmap or a CSR matrix, each on its own lattice.
+
+    All rows of a run are rounded when the first are taken, and held; of a larger dense
+    table each block or batch is rounded as it is taken, so that no copy is made.  See
+    :mod:`armijo.data.lattice`.  ``on_lattice`` says that the rows of a batch come
+    again.
+    """
+
+    def __init__(
+        self, X: Matrix, y: NDArray[Any] | None, *, on_lattice: bool = False
+    ) -> None:
+        self._table = X if on_lattice else None
+        if isinstance(X, RoundedRows):
+            X = X.X
+        elif sparse.issparse(X):
             X = sparse.csr_matrix(X, copy=False)
         elif not isinstance(X, np.ndarray):
             X = np.asarray(X)
@@ -70,11 +93,21 @@ class ArrayRows:
         """Return the number of rows."""
         return int(self._X.shape[0])
 
-    def take(self, index: Index) -> tuple[Matrix, NDArray[Any] | None]:
+    def take(self, index: Index) -> Taken:
         """Return rows and labels."""
+        if self._table is None:
+            self._table = self._rounded()
         if index is None:
-            return self._X, self._y
-        return _chosen(self._X, index), None if self._y is None else self._y[index]
+            return Taken(self._table, self._y)
+        labels = None if self._y is None else self._y[index]
+        return Taken(_chosen(self._table, index), labels)
+
+    def _rounded(self) -> Matrix:
+        """Return all rows on their lattices, or a view that puts them there."""
+        blank = unlabelled(self._y)
+        if sparse.issparse(self._X) or self._X.size <= _MOST_KEPT:
+            return rounded(self._X, blank)
+        return RoundedRows(self._X, blank)
 
     def norms(self, index: Index, X: Matrix) -> FloatArray:
         """Return the norms of rows ``X`` that were taken, computed at their first time.
@@ -87,7 +120,8 @@ class ArrayRows:
         missing = np.flatnonzero(np.isnan(known))
         if missing.size:
             known = known.copy()
-            known[missing] = row_norms(X if missing.size == len(known) else X[missing])
+            rows = X if missing.size == len(known) else X[missing]
+            known[missing] = lattice_norms(rows)
             self._norms[slice(None) if index is None else index] = known
         return known
 
@@ -123,10 +157,16 @@ class TensorRows:
         """Return the number of examples."""
         return self._size
 
-    def take(self, index: Index) -> tuple[Any, Any]:
+    def take(self, index: Index) -> Taken:
         """Return inputs and targets on the device."""
         where = None if index is None else torch.from_numpy(index)
-        return self._each(lambda one: self._moved(one if where is None else one[where]))
+        return Taken(
+            *self._each(
+                lambda one: self._moved(
+                    one.detach() if where is None else one.detach()[where]
+                )
+            )
+        )
 
     def parts(self) -> tuple[Any, ...]:
         """Return all tensors, and how they lie in memory."""
@@ -150,60 +190,116 @@ class TensorRows:
         )
         return first, second
 
-    def refuse_not_finite(self) -> None:
-        """Refuse numbers that are none before anything is spent."""
-        for one in self._tensors[0] + self._tensors[1]:
-            if one.is_floating_point() and not bool(torch.isfinite(one).all()):
-                raise ValueError(
-                    "Expected finite numbers, got NaN or infinity in the dataset; "
-                    "clean it, or leave such examples out. Nothing was spent."
-                )
-
     def _moved(self, tensor: Tensor) -> Tensor:
         """Bring a tensor to the device."""
         return tensor if self._device is None else tensor.to(self._device)
 
 
 class DatasetRows:
-    """Examples of a map-style dataset: ``dataset[i]`` is an input and a target."""
+    """Examples of a map-style dataset: ``dataset[i]`` is an input and a target.
 
-    def __init__(self, dataset: Any, *, device: Any = None) -> None:
+    Parameters
+    ----------
+    dataset : object with ``__getitem__`` and ``__len__``
+        An example that cannot be read, or is not like ``example``, is a blank: it keeps
+        its place and adds nothing.
+    example : pair
+        Input and target of public knowledge, whose shapes and types all others have;
+        its values do not matter.
+    """
+
+    def __init__(self, dataset: Any, example: Any, *, device: Any = None) -> None:
         self._dataset, self._device = dataset, device
+        like = _collated(example)
+        if like is None:
+            raise ValueError(
+                "Expected an example (input, target) of tensors, arrays or numbers, "
+                f"got {type(example).__name__}; give one of zeros in the shapes and "
+                "types of the real ones. Nothing was spent."
+            )
+        self._blank = _each_of(like, torch.zeros_like)
 
     def __len__(self) -> int:
         """Return the number of examples now; a change is refused by the gate."""
         return len(self._dataset)
 
-    def take(self, index: Index) -> tuple[Any, Any]:
-        """Read the examples and put them together."""
+    def take(self, index: Index) -> Taken:
+        """Read the examples and put them together, zeros where one is blank."""
         numbers = range(len(self)) if index is None else index.tolist()
-        # The shapes of an empty batch are those of any example.
-        examples = [self._pair(i) for i in numbers or [0]]
-        inputs, targets = default_collate(examples)
-        source = TensorRows(_frozen(inputs), _frozen(targets), device=self._device)
-        return source.take(None if numbers else np.zeros(0, dtype=np.int64))
+        found = [self.read(number) for number in numbers]
+        examples = [self._blank if one is None else one for one in found]
+        none = _each_of(self._blank, lambda one: one[:0])
+        inputs, targets = _joined([none, *examples])
+        blank = torch.tensor([one is None for one in found], dtype=torch.bool)
+        source = TensorRows(inputs, targets, device=self._device)
+        return source.take(None)._replace(blank=blank)
+
+    def read(self, number: int) -> Any:
+        """Return one example as a batch of one, or None if it is a blank."""
+        try:
+            example = _collated(self._dataset[number])
+            if example is None or _kinds(example) != _kinds(self._blank):
+                return None
+            return _each_of(example, Tensor.detach)
+        except Exception:  # whatever a row's reading raises would tell of it
+            return None
 
     def parts(self) -> None:
         """Return None: what a dataset will give next time is not known."""
 
     def zeros(self) -> tuple[Any, Any]:
-        """Return two examples of zeros; the first example is read for its shapes."""
-        first = self.take(np.zeros(1, dtype=np.int64))
-        return TensorRows(*first).zeros()
+        """Return two examples of zeros; none is read."""
+        return TensorRows(*self._blank, device=self._device).zeros()
 
-    def _pair(self, number: int) -> Any:
-        """Return one example, refusing what is no pair."""
-        example = self._dataset[number]
-        if not isinstance(example, tuple | list) or len(example) != 2:
-            raise ValueError(
-                "Expected each example of the dataset to be (input, target), got "
-                f"{type(example).__name__}; wrap the dataset so that it is a pair."
-            )
-        return tuple(example)
+
+def _collated(example: Any) -> tuple[Any, Any] | None:
+    """Return an example as a batch of one, or None if it is no pair of numbers."""
+    if not isinstance(example, tuple | list) or len(example) != 2:
+        return None
+    try:
+        inputs, targets = default_collate([tuple(example)])
+        found = _frozen(inputs), _frozen(targets)
+        _tuple(found[0]), _tuple(found[1])
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return found
+
+
+def _each_of(
+    pair: tuple[Any, Any], change: Callable[[Tensor], Tensor]
+) -> tuple[Any, Any]:
+    """Return inputs and targets with every tensor changed."""
+    first, second = (
+        tuple(map(change, side)) if isinstance(side, tuple) else change(side)
+        for side in pair
+    )
+    return first, second
+
+
+def _kinds(pair: tuple[Any, Any]) -> list[list[Any]]:
+    """Return what the tensors of all examples have in common, their values apart."""
+    return [
+        [(type(t), t.shape, t.dtype, t.layout, t.device) for t in _tuple(side)]
+        for side in pair
+    ]
+
+
+def _joined(examples: list[tuple[Any, Any]]) -> tuple[Any, ...]:
+    """Put batches one behind the other."""
+    sides = zip(*examples, strict=True)
+    return tuple(
+        tuple(map(torch.cat, zip(*side, strict=True)))
+        if isinstance(side[0], tuple)
+        else torch.cat(side)
+        for side in sides
+    )
 
 
 def _chosen(X: Matrix, index: NDArray[np.int64]) -> Matrix:
     """Return rows by number; whole rows at once where they lie whole in memory."""
+    if isinstance(X, RoundedRows):
+        blank = None if X.blank is None else X.blank[index]
+        return rounded(_chosen(X.X, index), blank)
     if isinstance(X, np.ndarray) and X.flags.c_contiguous and X.flags.aligned:
         return X.take(index, axis=0)  # of any other layout this copies the table
     return X[index]

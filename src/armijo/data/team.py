@@ -29,6 +29,11 @@ class Team(Protocol):
         ...
 
     @property
+    def size(self) -> int:
+        """How many processes there are."""
+        ...
+
+    @property
     def leads(self) -> bool:
         """Whether this process draws noise and writes the ledger."""
         ...
@@ -62,6 +67,7 @@ class Alone:
     """A run in one process."""
 
     rank = 0
+    size = 1
     leads = True
 
     def total(self, vector: Tensor) -> Tensor:

@@ -3,39 +3,56 @@
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import reduce
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from armijo import _validate
-from armijo.data.query import BoundedQuery, ClippedTotal, Rows
+from armijo.data.certified import EXACT_EXAMPLES
+from armijo.data.query import BoundedQuery, CertifiedSum, Rows
 from armijo.objectives.base import Objective, QueryForm
-from armijo.objectives.ghost.capture import FirstOutputs
-from armijo.objectives.ghost.checks import Batch, refuse_mixing
-from armijo.objectives.ghost.clipping import Clipping
-from armijo.objectives.ghost.engine import clipped_gradient_sum, losses_at
+from armijo.objectives.ghost.checks import (
+    Batch,
+    Loss,
+    as_tuple,
+    batch_size,
+    blanked,
+    each_tensor,
+    refuse_mixing,
+)
+from armijo.objectives.ghost.engine import (
+    Clip,
+    ExampleLosses,
+    add_clipped,
+    losses_at,
+    plain_sum,
+)
 from armijo.objectives.ghost.line import losses_along
-from armijo.objectives.ghost.loss_trial import refuse_mixing_loss
-from armijo.objectives.ghost.one_by_one import Loss
-from armijo.objectives.ghost.parameters import (
+from armijo.objectives.ghost.loss_probe import refuse_mixing_loss
+from armijo.objectives.ghost.params import (
     flat_parameters,
     flat_size,
     load_parameters,
     trainable,
 )
-from armijo.objectives.ghost.sparing import spared_losses, spared_sum
+from armijo.objectives.ghost.probe import refuse_mixing_examples, row_wise_test
+from armijo.objectives.ghost.skip_failing import skip_failing
+from armijo.objectives.ghost.strategy import strategy_for
 from armijo.objectives.losses import clipped_losses, loss_drops
 from armijo.objectives.penalty import SquaredPenalty
 from armijo.privacy.budget import FloatArray
 
-EXAMPLES = 512
-"""The most that go through a module at once: memory does not grow with the batch."""
-
 Numbers = Callable[[Rows], FloatArray]
+
+
+class _Part(NamedTuple):
+    """Examples that go through the module together, blanks as zeros."""
+
+    batch: Batch
+    blank: Tensor
 
 
 class ModuleObjective(SquaredPenalty):
@@ -50,13 +67,21 @@ class ModuleObjective(SquaredPenalty):
         ``loss(module(*inputs), targets)`` of shape (B,): one number for each example.
     l2 : float
         Penalty, outside the clipping and of every sensitivity.
+    isolate : bool
+        Whether examples go through the module one at a time, each in memory of its
+        own.  What an example adds is then a function of that example without any
+        assumption on kernels, at the price of small products.
     """
 
-    def __init__(self, module: nn.Module, loss: Loss, *, l2: float = 0.0) -> None:
+    def __init__(
+        self, module: nn.Module, loss: Loss, *, l2: float = 0.0, isolate: bool = False
+    ) -> None:
         _validate.non_negative(l2=l2)
         refuse_mixing(module)
         self.module, self.loss, self.l2 = module, loss, l2
+        self.isolate = isolate
         self._size = flat_size(module)
+        self._probed = isolate
 
     @property
     def size(self) -> int:
@@ -79,58 +104,150 @@ class ModuleObjective(SquaredPenalty):
     def check(self, inputs: Any, targets: Any) -> None:
         """Raise what a step would raise for such examples, before anything is spent.
 
-        They are made up, or hold the ends of a table's integers; errors are for its
-        owner.  A loss that mixes them is refused as well, which no step would notice.
+        They are synthetic, or hold the ends of a table's integers; errors are for its
+        owner.  A module or a loss that mixes them is refused as well, which no step
+        would notice.
         """
         batch = Batch(inputs, targets)
-        clipped_gradient_sum(self.module, self.loss, batch, clip=1.0)
-        refuse_mixing_loss(self.module, self.loss, batch)
+        total = torch.zeros(self.size, dtype=torch.float64, device=self.device)
+        clip = Clip(bound=1.0)
+        add_clipped(self.module, self.loss, batch, total, clip=clip, bits=24, seed=0)
+        if not self.isolate:
+            refuse_mixing_loss(self.module, self.loss, batch)
+            refuse_mixing_examples(self.module, self.loss, batch)
+        self._probed = True
+
+    def row_wise_test(self, inputs: Any, targets: Any) -> str:
+        """Test on this machine that an example's numbers depend on no other's."""
+        if self.isolate:
+            return ""
+        return row_wise_test(self.module, self.loss, Batch(inputs, targets))
+
+    def kept(self, rows: Rows) -> Tensor:
+        """Say which rows count at the module's own parameters: for their owner only."""
+        w = self.start()
+        self._integers(rows, w, Clip(bound=1.0), bits=24)
+        return torch.cat([self._found(part, w).kept for part in self._parts(rows)])
 
     def gradient_sum(self, w: Tensor, *, clip: float) -> BoundedQuery:
         """Ask for the sum of per-example gradients, each clipped to ``clip``."""
-        return BoundedQuery(
-            contributions=lambda rows: self._total(rows, w, clip, "norm"), bound=clip
-        )
+        return self._clipped(w, Clip(bound=clip))
 
     def normalized_gradient_sum(self, w: Tensor, *, stability: float) -> BoundedQuery:
         """Ask for the sum of ``g / (||g|| + stability)``, each shorter than one."""
-        return BoundedQuery(
-            contributions=lambda rows: self._total(
-                rows, w, 1.0, "automatic", stability=stability
-            ),
-            bound=1.0,
+        return self._clipped(
+            w, Clip(bound=1.0, clipping="automatic", stability=stability)
         )
 
-    def _total(
-        self,
-        rows: Rows,
-        w: Tensor,
-        clip: float,
-        clipping: Clipping,
-        *,
-        stability: float = 0.01,
-    ) -> ClippedTotal:
-        """Return the clipped sum and keep the losses of its forward passes."""
+    def _clipped(self, w: Tensor, clip: Clip) -> BoundedQuery:
+        """Ask for the clipped sum, on the lattice that the gate names."""
 
-        def total(part: Rows) -> Tensor:
-            found = spared_sum(
-                lambda batch: clipped_gradient_sum(
+        def contributions(rows: Rows) -> CertifiedSum:
+            return CertifiedSum(
+                integers=lambda bits: self._integers(rows, w, clip, bits),
+                plain=lambda: self._plain(rows, w, clip),
+                dtype=w.dtype,
+            )
+
+        return BoundedQuery(contributions=contributions, bound=clip.bound)
+
+    def _integers(self, rows: Rows, w: Tensor, clip: Clip, bits: int) -> Tensor:
+        """Return the clipped sum in steps, in float64 while it is exact there."""
+        exact = torch.zeros(self.size, dtype=torch.float64, device=w.device)
+        total, examples = None, 0
+        for part in self._parts(rows):
+
+            def add(
+                out: Tensor, batch: Batch, blank: Tensor, seed: int = part.seed
+            ) -> ExampleLosses:
+                return add_clipped(
+                    self.module,
+                    self.loss,
+                    batch,
+                    out,
+                    clip=clip,
+                    bits=bits,
+                    blank=blank,
+                    seed=seed,
+                    w=w,
+                )
+
+            found, blank = skip_failing(
+                partial(add, exact),
+                *self._prepared(part),
+                attempt=lambda *batch, add=add: add(torch.zeros_like(exact), *batch),
+            )
+            self._keep(part, w, found, blank)
+            examples += self._part_rows(rows)
+            if examples + self._part_rows(rows) > EXACT_EXAMPLES:
+                total = exact.long() if total is None else total.add_(exact.long())
+                exact.zero_()
+                examples = 0
+        return exact if total is None else total.add_(exact.long())
+
+    def _plain(self, rows: Rows, w: Tensor, clip: Clip) -> Tensor:
+        """Return the clipped sum in floating point; keep the losses of its passes."""
+        total = torch.zeros_like(w)
+        for part in self._parts(rows):
+
+            def compute(
+                batch: Batch, blank: Tensor, part: Rows = part
+            ) -> tuple[Tensor, ExampleLosses]:
+                return plain_sum(
                     self.module,
                     self.loss,
                     batch,
                     clip=clip,
-                    clipping=clipping,
-                    stability=stability,
+                    blank=blank,
                     seed=part.seed,
                     w=w,
-                ),
-                Batch(part.X, part.y),
-            )
-            part.cache["losses"] = (w, found.losses)
-            part.cache["first"] = (w, found.first)
-            return found.total
+                )
 
-        return ClippedTotal(reduce(Tensor.add_, map(total, rows.parts(EXAMPLES))))
+            (own, found), blank = skip_failing(compute, *self._prepared(part))
+            self._keep(part, w, found, blank)
+            total += own
+        return total
+
+    def _part_rows(self, rows: Rows) -> int:
+        """Return how many examples go through the module at once: a public number."""
+        if self.isolate:
+            return 1
+        batch = Batch(rows.X, rows.y)
+        if not self._probed:  # nobody called check(): shapes alone are looked at
+            self.check(
+                *each_tensor(batch, lambda one: one.new_zeros(2, *one.shape[1:]))
+            )
+        return strategy_for(self.module, as_tuple(batch.inputs)).part_rows
+
+    def _parts(self, rows: Rows) -> tuple[Rows, ...]:
+        """Return the parts of a batch."""
+        return rows.parts(self._part_rows(rows))
+
+    def _prepared(self, part: Rows) -> _Part:
+        """Return the examples of a part; those with a number that is none are blank.
+
+        Zeros are written to a copy: where a part begins in memory must not matter.
+        """
+
+        def compute() -> _Part:
+            batch = Batch(part.X, part.y)
+            blank = torch.zeros(batch_size(batch), dtype=torch.bool, device=self.device)
+            if part.blank is not None:
+                blank |= part.blank.to(self.device)
+            for one in as_tuple(batch.inputs) + as_tuple(batch.targets):
+                if one.is_floating_point():
+                    blank |= ~torch.isfinite(one.unsqueeze(-1).flatten(1)).all(1)
+            return _Part(blanked(batch, blank), blank)
+
+        return part.remember("prepared", compute)
+
+    def _keep(self, part: Rows, w: Tensor, found: ExampleLosses, blank: Tensor) -> None:
+        """Note who is blank, once for all queries of a batch, and the losses at w."""
+        prepared = self._prepared(part)
+        if blank is not prepared.blank:
+            later = _Part(blanked(prepared.batch, blank), blank)
+            part.cache["prepared"] = ((), later)
+        part.cache["losses"] = (w, found)
 
     def loss_drop_sum(
         self,
@@ -144,13 +261,13 @@ class ModuleObjective(SquaredPenalty):
     ) -> BoundedQuery:
         """Ask for the sum of loss drops along ``-step``; see the linear objective."""
 
-        def contributions(rows: Rows) -> FloatArray:
-            before = self._losses(rows, w)
-            after = self._losses_beside(rows, w, step, step_size)
-            return loss_drops(before, after, form, clip).cpu().numpy()
+        def contributions(part: Rows) -> Tensor:
+            before = self._losses(part, w)
+            after = self._losses_beside(part, w, step, step_size)
+            return loss_drops(before, after, form, clip)
 
         return BoundedQuery(
-            contributions=_by_parts(contributions), bound=clip, offset=offset
+            contributions=self._by_parts(contributions, w), bound=clip, offset=offset
         )
 
     def drops_along(
@@ -161,16 +278,16 @@ class ModuleObjective(SquaredPenalty):
         The drops of one example are clipped together, to norm root of their number.
         """
 
-        def contributions(rows: Rows) -> FloatArray:
-            before = self._losses(rows, w).double()
+        def contributions(part: Rows) -> Tensor:
+            before = self._losses(part, w).double()
             drops = [
-                before - self._losses_beside(rows, w, step, size).double()
+                before - self._losses_beside(part, w, step, size).double()
                 for size in sizes
             ]
-            return torch.stack(drops, dim=1).cpu().numpy() / units
+            return torch.stack(drops, dim=1) / torch.from_numpy(units).to(before)
 
         return BoundedQuery(
-            contributions=_by_parts(contributions), bound=math.sqrt(len(sizes))
+            contributions=self._by_parts(contributions, w), bound=math.sqrt(len(sizes))
         )
 
     def losses_along(
@@ -178,11 +295,11 @@ class ModuleObjective(SquaredPenalty):
     ) -> BoundedQuery:
         """Ask for the summed losses at ``w - size step``, in units of their clip."""
 
-        def contributions(rows: Rows) -> FloatArray:
-            return (self._along(rows, w, step, sizes, clip) / clip).cpu().numpy()
+        def contributions(part: Rows) -> Tensor:
+            return self._along(part, w, step, sizes, clip) / clip
 
         return BoundedQuery(
-            contributions=_by_parts(contributions), bound=math.sqrt(len(sizes))
+            contributions=self._by_parts(contributions, w), bound=math.sqrt(len(sizes))
         )
 
     def step_scores(
@@ -190,68 +307,85 @@ class ModuleObjective(SquaredPenalty):
     ) -> BoundedQuery:
         """Ask which step along ``-step`` has the least loss."""
 
-        def contributions(rows: Rows) -> FloatArray:
-            losses = self._along(rows, w, step, step_sizes, clip)
-            return (0.5 * clip - losses).cpu().numpy()
+        def contributions(part: Rows) -> Tensor:
+            return 0.5 * clip - self._along(part, w, step, step_sizes, clip)
 
-        return BoundedQuery(contributions=_by_parts(contributions), bound=0.5 * clip)
+        return BoundedQuery(
+            contributions=self._by_parts(contributions, w), bound=0.5 * clip
+        )
 
     def _along(
-        self, rows: Rows, w: Tensor, step: Tensor, sizes: Sequence[float], clip: float
+        self, part: Rows, w: Tensor, step: Tensor, sizes: Sequence[float], clip: float
     ) -> Tensor:
         """Return clipped losses, one column for each size."""
         losses = [
-            self._losses(rows, w)
+            self._losses(part, w)
             if size == 0
-            else self._losses_beside(rows, w, step, size)
+            else self._losses_beside(part, w, step, size)
             for size in sizes
         ]
         return torch.stack(
             [clipped_losses(one, clip) for one in losses], dim=1
         ).double()
 
-    def _losses(self, rows: Rows, w: Tensor) -> Tensor:
-        """Return the losses at ``w``, from the gradient's own pass if there was one."""
-        held: tuple[Tensor, Tensor] | None = rows.cache.get("losses")
+    def _found(self, part: Rows, w: Tensor) -> ExampleLosses:
+        """Return what is known at ``w``, from the gradient's own pass if it was one."""
+        held: tuple[Tensor, ExampleLosses] | None = part.cache.get("losses")
         if held is None or held[0] is not w:
-            held = (w, self._losses_at(rows, w))
-            rows.cache["losses"] = held
+
+            def compute(batch: Batch, blank: Tensor) -> ExampleLosses:
+                losses = losses_at(self.module, self.loss, batch, w, seed=part.seed)
+                return ExampleLosses(losses, torch.isfinite(losses) & ~blank, {})
+
+            self._keep(part, w, *skip_failing(compute, *self._prepared(part)))
+            held = part.cache["losses"]
         return held[1]
 
+    def _losses(self, part: Rows, w: Tensor) -> Tensor:
+        """Return the losses at ``w``."""
+        return self._found(part, w).losses
+
     def _losses_beside(
-        self, rows: Rows, w: Tensor, step: Tensor, size: float
+        self, part: Rows, w: Tensor, step: Tensor, size: float
     ) -> Tensor:
-        """Return the losses at ``w - size step``; sizes share the first products."""
+        """Return the losses at ``w - size step``; sizes share the first products.
 
-        def compute() -> Callable[[float], Tensor]:
-            held: tuple[Tensor, FirstOutputs] = rows.cache.get("first", (w, {}))
-            first = held[1] if held[0] is w else {}
-            batch = Batch(rows.X, rows.y)
-            return losses_along(
-                self.module, self.loss, batch, w, step, first, seed=rows.seed
-            )
+        An example that raises there, or has no number, counts as infinitely bad.
+        """
+        first = self._found(part, w).first
+        batch, blank = self._prepared(part)
+        along = part.remember(
+            "along",
+            lambda: losses_along(
+                self.module, self.loss, batch, w, step, first, seed=part.seed
+            ),
+            w,
+            step,
+        )
 
-        with suppress(Exception):
-            return rows.remember("along", compute, w, step)(size)
-        # The longer way leaves out the examples that raise.
-        return self._losses_at(rows, torch.sub(w, step, alpha=size))
+        def compute(batch: Batch, now: Tensor) -> Tensor:
+            return along(size, batch, None if now is blank else now)
 
-    def _losses_at(self, rows: Rows, w: Tensor) -> Tensor:
-        """Return the losses at any parameters, with the masks of this batch."""
+        losses, now = skip_failing(compute, batch, blank)
+        return losses.masked_fill(now | losses.isnan(), torch.inf)
 
-        def compute(batch: Batch) -> Tensor:
-            return losses_at(self.module, self.loss, batch, w, seed=rows.seed)
+    def _by_parts(self, numbers: Callable[[Rows], Tensor], w: Tensor) -> Numbers:
+        """Return the function that computes the numbers of a batch part by part.
 
-        return spared_losses(compute, Batch(rows.X, rows.y))
+        An example that is left out adds 0 to every query: one that is blank, or whose
+        loss or gradient at ``w`` is not finite.
+        """
 
+        def of(part: Rows) -> FloatArray:
+            found = numbers(part)
+            kept = self._found(part, w).kept
+            left_out = ~kept.view(-1, *[1] * (found.dim() - 1))
+            return np.asarray(found.masked_fill(left_out, 0.0).cpu().numpy())
 
-def _by_parts(numbers: Numbers) -> Numbers:
-    """Return the function that computes the numbers of a batch part by part."""
+        def joined(rows: Rows) -> FloatArray:
+            return np.concatenate([of(part) for part in self._parts(rows)])
 
-    def joined(rows: Rows) -> FloatArray:
-        return np.concatenate([numbers(part) for part in rows.parts(EXAMPLES)])
-
-    return joined
+        return joined
 
 
 def as_module(objective: Objective) -> ModuleObjective:

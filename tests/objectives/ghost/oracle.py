@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clipped sums one example at a time, and the layers to try them on."""
 
+import math
+
 import torch
 from torch import nn
 from torch.nn import functional
 
+from armijo.objectives.ghost import Batch, Clip, clipped_gradient_sum
+from armijo.objectives.ghost.engine import plain_sum
+
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+# Factors have 20 bits where a gradient is as long as the clip, formed gradients 26.
+LATTICE = 5e-5
 
 
 def cross_entropy(output, target):
@@ -69,6 +76,20 @@ def oracle_sum(module, loss, batch, clip, clipping="norm"):
 def relative_error(found, expected):
     scale = max(expected.norm().item(), 1e-30)
     return (found.double() - expected).norm().item() / scale
+
+
+def assert_sums(module, loss, batch, clip, clipping="norm", tolerance=1e-10):
+    """Compare both sums with the oracle: in floating point, and on the lattice."""
+    expected, _ = oracle_sum(module, loss, batch, clip, clipping)
+    rule = Clip(bound=clip, clipping=clipping)
+    plain, _ = plain_sum(module, loss, Batch(*batch), clip=rule)
+    assert relative_error(plain, expected) < tolerance
+    found = clipped_gradient_sum(module, loss, batch, clip=clip, clipping=clipping)
+    examples = len(found.losses)
+    room = examples * clip * 2.0**-26 * math.sqrt(len(expected)) / 2
+    error = (found.total - expected).norm().item()
+    assert error <= (LATTICE + tolerance) * expected.norm().item() + room
+    return found
 
 
 class Ids(nn.Module):

@@ -8,7 +8,7 @@ from torch import nn
 from armijo.data.query import Rows
 from armijo.errors import UnsupportedModule
 from armijo.objectives.ghost import clipped_gradient_sum, flat_parameters, losses_at
-from armijo.objectives.ghost.plan import plan_for
+from armijo.objectives.ghost.strategy import strategy_for
 from armijo.objectives.module import ModuleObjective
 from tests.objectives.ghost.oracle import cross_entropy
 
@@ -96,7 +96,7 @@ def test_a_layer_that_writes_is_refused_and_put_back(write, recorded):
 def test_the_same_layer_in_eval_mode_is_taken(recorded):
     module = module_of(Keeper(in_place).eval(), recorded)
     clipped_gradient_sum(module, cross_entropy, (X, Y), clip=1.0)
-    assert plan_for(module, (X,)).recorded == recorded
+    assert strategy_for(module, (X,)).captured == recorded
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -124,15 +124,16 @@ def test_a_layer_that_writes_before_it_raises_is_refused(examples):
 
     module = module_of(Writes(), True)
     with pytest.raises(UnsupportedModule, match=r"0\.largest"):
-        plan_for(module, (X,))
+        strategy_for(module, (X,))
     assert module[0].largest == 0
 
 
 def private_passes(module):
     """Make every kind of pass over rows that are unlike all that is made up."""
     objective = ModuleObjective(module, cross_entropy)
+    objective._probed = True  # the probe has such rows as well, and would refuse
     w, rows = objective.start(), Rows(1e4 * X, Y)
-    objective.gradient_sum(w, clip=1.0).contributions(rows)
+    objective.gradient_sum(w, clip=1.0).contributions(rows).integers(40)
     drop = objective.loss_drop_sum(w, w, 0.1, form="difference", clip=1.0)
     drop.contributions(rows)
     losses_at(module, cross_entropy, (1e4 * X, Y), flat_parameters(module))
@@ -145,7 +146,7 @@ def test_what_a_trial_did_not_show_is_put_back_after_each_pass(write, recorded):
     module = module_of(Keeper(write, least=100.0), recorded)
     before = state(module)
     private_passes(module)
-    assert plan_for(module, (X,)).recorded == recorded
+    assert strategy_for(module, (X,)).captured == recorded
     assert_same(module.state_dict(), before)
     assert module[0].mean.grad_fn is None
 

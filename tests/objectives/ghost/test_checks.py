@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from armijo.data.query import Rows
 from armijo.errors import UnsupportedModule
 from armijo.objectives.ghost import Batch, clipped_gradient_sum, losses_at
-from armijo.objectives.ghost.parameters import flat_parameters
+from armijo.objectives.ghost.params import flat_parameters
+from armijo.objectives.module import ModuleObjective
 from tests.objectives.ghost.oracle import cross_entropy, oracle_sum, relative_error
 
 X, Y = torch.ones(4, 3), torch.zeros(4, dtype=torch.long)
@@ -110,8 +112,10 @@ def test_a_function_that_mixes_examples():
         def forward(self, x):
             return self.layer(x - x.mean(0))
 
-    with pytest.raises(UnsupportedModule, match="changed with the others"):
-        summed(Centered())
+    objective = ModuleObjective(Centered(), cross_entropy)
+    query = objective.gradient_sum(objective.start(), clip=1.0)
+    with pytest.raises(UnsupportedModule, match="mixes examples: the input of layer"):
+        query.contributions(Rows(X, Y)).integers(40)
 
 
 def test_tensors_that_do_not_belong_together():

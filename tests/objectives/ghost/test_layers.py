@@ -7,12 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from armijo.objectives.ghost import clipped_gradient_sum, uses
-from armijo.objectives.ghost.plan import plan_for
+from armijo.data.certified import SLACK
+from armijo.objectives.ghost import clipped_gradient_sum, conv, grads, strategy
+from armijo.objectives.ghost.strategy import strategy_for
 from tests.objectives.ghost.oracle import (
     LAYERS,
     LOSSES,
     TOLERANCE,
+    assert_sums,
     batch_of,
     model_of,
     oracle_sum,
@@ -26,11 +28,9 @@ WAYS = [("norm", 0.3), ("norm", 1e6), ("automatic", 1.0)]
 def assert_equals_oracle(name, dtype, examples, clipping, clip, loss):
     model = model_of(name, dtype)
     batch = batch_of(name, examples, dtype)
-    found = clipped_gradient_sum(model, loss, batch, clip=clip, clipping=clipping)
-    expected, losses = oracle_sum(model, loss, batch, clip, clipping)
-    assert plan_for(model, (batch[0],)).recorded
-    assert found.total.dtype == dtype
-    assert relative_error(found.total, expected) < TOLERANCE[dtype]
+    found = assert_sums(model, loss, batch, clip, clipping, TOLERANCE[dtype])
+    assert strategy_for(model, (batch[0],)).captured
+    _, losses = oracle_sum(model, loss, batch, clip, clipping)
     assert relative_error(found.losses, losses.double()) < TOLERANCE[dtype]
 
 
@@ -58,28 +58,16 @@ def test_an_empty_batch_gives_zeros(name):
     assert found.losses.shape == (0,)
 
 
-@pytest.mark.parametrize("stores", [True, False])
+@pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("name", [n for n in LAYERS if n.startswith(("conv", "lin"))])
-def test_stored_gradients_and_ghost_norms_agree(name, stores, monkeypatch):
-    """Both ways are exact for every shape, whichever the costs would choose."""
-    cost = {"STORED": -1e9 if stores else 1e9, "SMALL_PRODUCTS": 1.5}
-    for key, value in cost.items():
-        monkeypatch.setattr(uses, key, value)
-    monkeypatch.setattr(uses, "BLOCK", 1000)
+def test_gradients_that_are_kept_or_formed_again_agree(name, keeps, monkeypatch):
+    """Both ways are right for every shape, whichever the memory would choose."""
+    monkeypatch.setattr(strategy, "_KEPT_NUMBERS", 1 << 25 if keeps else 0)
+    monkeypatch.setattr(grads, "BLOCK", 1000)
+    monkeypatch.setattr(conv, "_COPIED", 1000)
     loss = LOSSES["cross_entropy"]
     assert_equals_oracle(name, torch.float64, 7, "norm", 0.3, loss)
     assert_equals_oracle(name, torch.float32, 7, "norm", 0.3, loss)
-
-
-@pytest.mark.parametrize("name", [n for n in LAYERS if n.startswith("conv")])
-def test_gradients_that_are_formed_twice_agree(name, monkeypatch):
-    """Where storing is too much and ghost norms too slow, norms come in blocks."""
-    monkeypatch.setattr(uses, "STORE_AT_MOST", 0)
-    monkeypatch.setattr(uses, "BLOCK", 1000)
-    module = "armijo.objectives.ghost.convolution.SMALL_PRODUCTS"
-    monkeypatch.setattr(module, 0.0)
-    loss = LOSSES["cross_entropy"]
-    assert_equals_oracle(name, torch.float64, 7, "norm", 0.3, loss)
 
 
 @given(
@@ -104,7 +92,7 @@ def test_the_sum_is_never_longer_than_clip_times_batch(
     found = clipped_gradient_sum(
         model, LOSSES[loss], batch, clip=clip, clipping=clipping
     )
-    assert found.total.double().norm().item() <= clip * examples
+    assert found.total.norm().item() <= clip * examples * (1 + SLACK)
 
 
 def test_examples_that_agree_reach_clip_times_batch():
@@ -116,7 +104,7 @@ def test_examples_that_agree_reach_clip_times_batch():
 
 
 def test_terms_that_cancel_do_not_lose_the_clip():
-    """Ghost norms of long sums that cancel are not found too small."""
+    """A ghost norm that is found too small does not decide."""
     torch.manual_seed(0)
     model = nn.Linear(64, 64, bias=False)
     x = torch.randn(1, 24, 64)
@@ -128,4 +116,4 @@ def test_terms_that_cancel_do_not_lose_the_clip():
 
     batch = inputs, torch.zeros(1)
     total, *_ = clipped_gradient_sum(model, loss, batch, clip=1.0)
-    assert 0.5 < total.double().norm().item() <= 1.0
+    assert 0.5 < total.norm().item() <= 1 + SLACK

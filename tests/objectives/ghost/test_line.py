@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from armijo.objectives.ghost import clipped_gradient_sum, losses_at
+from armijo.objectives.ghost.checks import Batch
 from armijo.objectives.ghost.line import losses_along
-from armijo.objectives.ghost.parameters import flat_parameters
+from armijo.objectives.ghost.params import flat_parameters
 from tests.objectives.ghost.oracle import cross_entropy
 
 SIZES = (0.0, 0.3, 5.0)
@@ -70,10 +71,12 @@ def test_losses_along_a_line_are_those_at_its_points(name, examples):
     module, batch, step = made(name, examples)
     w = flat_parameters(module)
     first = clipped_gradient_sum(module, cross_entropy, batch, clip=1.0, seed=4).first
-    along = losses_along(module, cross_entropy, batch, w, step, first, seed=4)
+    along = losses_along(module, cross_entropy, Batch(*batch), w, step, first, seed=4)
     for size in SIZES:
         there = losses_at(module, cross_entropy, batch, w - size * step, seed=4)
-        torch.testing.assert_close(along(size), there, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(
+            along(size, Batch(*batch), None), there, rtol=1e-10, atol=1e-10
+        )
     torch.testing.assert_close(flat_parameters(module), w, rtol=0, atol=0)
 
 
@@ -89,10 +92,10 @@ def test_the_first_product_is_formed_once(monkeypatch):
         return linear(value, weight, bias)
 
     monkeypatch.setattr(nn.functional, "linear", spy)
-    along = losses_along(module, cross_entropy, batch, w, step, first)
+    along = losses_along(module, cross_entropy, Batch(*batch), w, step, first)
     assert shapes == [(5, 4)]
     for size in SIZES:
-        along(size)
+        along(size, Batch(*batch), None)
     assert shapes == [(5, 4)] + [(3, 5)] * len(SIZES)
 
 
@@ -104,6 +107,7 @@ def test_what_is_not_linear_in_the_step_is_not_noted():
         noted[name] = len(found.first)
     assert noted["perceptron"] == noted["one layer"] == noted["dropout"] == 1
     assert noted["frozen bias"] == noted["not recorded"] == noted["convolution"] == 0
+    assert noted["twice"] == noted["hidden"] == 0
 
 
 def test_layers_are_themselves_again_after_an_error():
@@ -114,7 +118,7 @@ def test_layers_are_themselves_again_after_an_error():
     def failing(scores, targets):
         raise OSError("no loss today")
 
-    along = losses_along(module, failing, batch, w, step, first)
+    along = losses_along(module, failing, Batch(*batch), w, step, first)
     with pytest.raises(OSError, match="no loss today"):
-        along(0.5)
+        along(0.5, Batch(*batch), None)
     assert all("forward" not in layer.__dict__ for layer in module.modules())

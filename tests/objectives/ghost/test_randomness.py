@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from armijo.objectives.ghost import clipped_gradient_sum, losses_at
-from armijo.objectives.ghost.parameters import flat_parameters
-from armijo.objectives.ghost.plan import plan_for
+from armijo.objectives.ghost.params import flat_parameters
 from armijo.objectives.ghost.randomness import repeated
+from armijo.objectives.ghost.strategy import strategy_for
 from tests.objectives.ghost.oracle import (
+    LATTICE,
     cross_entropy,
     factor,
     gradient_of,
@@ -56,7 +57,7 @@ def test_losses_have_the_masks_of_the_gradient(name):
     assert torch.allclose(found.losses, again, rtol=1e-12)
     assert not torch.allclose(found.losses, other)
     assert not torch.allclose(found.losses, free)
-    assert plan_for(module, batch[:1]).recorded == (name == "recorded")
+    assert strategy_for(module, batch[:1]).captured == (name == "recorded")
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -77,7 +78,7 @@ def test_the_gradient_is_that_of_the_masked_losses():
         losses = cross_entropy(module(batch[0]), batch[1])
     gradients = [gradient_of(module, loss) for loss in losses]
     expected = sum(g * factor(g.norm().item(), 0.5, "norm") for g in gradients)
-    assert relative_error(found.total, expected) < 1e-10
+    assert relative_error(found.total, expected) < LATTICE
 
 
 def test_an_example_left_out_does_not_move_the_masks_of_others():
@@ -102,7 +103,7 @@ def test_a_seed_leaves_the_global_generator_alone(name):
 def test_making_a_plan_draws_nothing_from_the_global_generator():
     module, batch = made("recorded")
     state = torch.get_rng_state()
-    plan_for(module, batch[:1])
+    strategy_for(module, batch[:1])
     assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -6,24 +6,23 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from armijo.objectives.ghost import clipped_gradient_sum
-from armijo.objectives.ghost.plan import plan_for
-from armijo.objectives.ghost.shared import Several, Tied
+from armijo.data.certified import shares
+from armijo.errors import UnsupportedModule
+from armijo.objectives.ghost import clipped_gradient_sum, grads
+from armijo.objectives.ghost.grads import EmbeddingGrad, OuterProduct, Sum, merged
+from armijo.objectives.ghost.strategy import strategy_for
 from tests.objectives.ghost.oracle import (
+    assert_sums,
     cross_entropy,
-    oracle_sum,
-    relative_error,
 )
 
 
-def assert_exact(module, batch, *, recorded=True, clips=(0.05, 1e6)):
+def assert_exact(module, batch, *, captured=True, clips=(0.05, 1e6)):
     module.double()
     inputs = batch[0] if isinstance(batch[0], tuple) else (batch[0],)
     for clip in clips:
-        found = clipped_gradient_sum(module, cross_entropy, batch, clip=clip)
-        expected, _ = oracle_sum(module, cross_entropy, batch, clip)
-        assert relative_error(found.total, expected) < 1e-10
-    assert plan_for(module, inputs).recorded is recorded
+        assert_sums(module, cross_entropy, batch, clip)
+    assert strategy_for(module, inputs).captured is captured
 
 
 def reals(*shape):
@@ -137,27 +136,27 @@ def test_convolutions_that_share_a_kernel_but_not_their_geometry(other):
 
 
 def test_several_uses_in_blocks_agree(monkeypatch):
-    monkeypatch.setattr("armijo.objectives.ghost.shared.STORE_AT_MOST", 0)
-    monkeypatch.setattr("armijo.objectives.ghost.uses.BLOCK", 100)
+    monkeypatch.setattr(grads, "BLOCK", 100)
     layer = nn.Conv2d(3, 3, 3, padding=1)
     assert_exact(Twice(layer, 48), (reals(3, 4, 4), targets()))
 
 
-@pytest.mark.parametrize("kind", [Tied, Several])
-def test_shared_uses_show_their_single_gradients(kind):
-    """The gradients that a shared use would form agree with its norms and sums."""
-    from armijo.objectives.ghost.uses import Lookup, Outer
-
+@pytest.mark.parametrize("forms", [True, False])
+def test_uses_of_different_kinds_are_one_gradient(forms, monkeypatch):
+    """Formed, norms are those of the sum; else they are at most what is allowed."""
+    monkeypatch.setattr(grads, "_FORM_SUMS_UP_TO", 1000 if forms else 0)
     generator = torch.Generator().manual_seed(0)
-    outer = Outer(reals(3, 6), reals(3, 4))
-    lookup = Lookup(torch.randint(6, (7, 5), generator=generator), reals(5, 4), 6)
-    use = Tied(outer, lookup) if kind is Tied else Several([outer, lookup])
-    single = use.per_example(slice(None))
-    assert use.examples == 7
-    assert torch.allclose(use.norms_squared(), single.square().sum((1, 2)))
-    out, weights = torch.empty(6, 4, dtype=torch.float64), reals()
-    use.weighted_sum(weights, out)
-    assert torch.allclose(out, torch.einsum("b,bpd->pd", weights, single))
+    outer = OuterProduct(reals(3, 6), reals(3, 4))
+    places = torch.randint(6, (7, 5), generator=generator)
+    use = merged([outer, EmbeddingGrad(places, reals(5, 4), 6)])
+    assert isinstance(use, Sum) and use.examples == 7
+    single = use.formed(slice(None))
+    squares, exact = use.squared_norms(True), single.square().sum((1, 2))
+    assert torch.allclose(squares, exact) if forms else (squares >= exact).all()
+    (share,) = shares(squares[None], torch.ones(7).double(), 1e3, 40)
+    out = torch.zeros(6, 4, dtype=torch.float64)
+    use.add_integers(share, out)
+    assert torch.allclose(out * 1e3 * 2.0**-40, single.sum(0), rtol=0, atol=2e-3)
 
 
 def frozen_backbone():
@@ -226,7 +225,7 @@ class Outside(nn.Module):
 
 @pytest.mark.parametrize("also_inside", [True, False])
 def test_a_weight_used_outside_of_its_layer_is_noticed(also_inside):
-    assert_exact(Outside(also_inside), (reals(4), targets()), recorded=False)
+    assert_exact(Outside(also_inside), (reals(4), targets()), captured=False)
 
 
 def test_a_use_outside_that_begins_after_the_trial_is_noticed():
@@ -242,7 +241,8 @@ def test_a_use_outside_that_begins_after_the_trial_is_noticed():
     model, batch = Later(), (reals(4), targets())
     assert_exact(model, batch)
     model.late = True
-    assert_exact(model, batch, recorded=False)
+    with pytest.raises(UnsupportedModule, match="outside of its layer"):
+        clipped_gradient_sum(model, cross_entropy, batch, clip=1.0)
 
 
 def test_activations_changed_in_place():

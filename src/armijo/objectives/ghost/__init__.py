@@ -1,51 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clipped gradient sums of any torch module, without per-example gradients.
+"""Clipped gradient sums of any torch module, on integers that are certified.
 
 ========================  ==========================================================
 :mod:`~.engine`           the clipped sum of a batch; losses at other parameters
-:mod:`~.line`             losses along a line, the first products formed once
+:mod:`~.strategy`         which way a module goes, after a try; the size of parts
 :mod:`~.capture`          one forward and one backward pass that are written down
-:mod:`~.rules`            what a layer's input and output gradient mean for it
-:mod:`~.uses`             norms and weighted sums from such factors
-:mod:`~.convolution`      the same for convolutions
-:mod:`~.shared`           parameters that are used more than once
-:mod:`~.one_by_one`       any other module, through torch.func in chunks
-:mod:`~.plan`             which of the two ways a module goes, after a trial
-:mod:`~.loss_trial`       whether the loss of one example feels the others
-:mod:`~.sparing`          examples that raise are left out of a batch
+:mod:`~.layers`           what a layer's input and output gradient mean for it
+:mod:`~.grads`            norms and integers from such factors
+:mod:`~.conv`             the same for convolutions
+:mod:`~.vmap_fallback`    any other module, through torch.func in chunks
+:mod:`~.probe`            whether an example's numbers depend on the others
+:mod:`~.skip_failing`     examples that raise become blanks of a batch
 :mod:`~.buffers`          a module's buffers, which no pass may change
-:mod:`~.parameters`       a module's parameters as one flat vector, and back
+:mod:`~.params`           a module's parameters as one flat vector, and back
 ========================  ==========================================================
 """
 
-from armijo.objectives.ghost.checks import Batch
-from armijo.objectives.ghost.clipping import AUTOMATIC_SHIFT, Clipping
+from armijo.objectives.ghost.checks import Batch, Loss
 from armijo.objectives.ghost.engine import (
-    ClippedSum,
+    AUTOMATIC_SHIFT,
+    Clip,
+    Clipping,
+    add_clipped,
     clipped_gradient_sum,
     losses_at,
 )
-from armijo.objectives.ghost.one_by_one import Loss
-from armijo.objectives.ghost.parameters import (
+from armijo.objectives.ghost.layers import Rule, register_layer
+from armijo.objectives.ghost.params import (
     flat_parameters,
     flat_size,
     load_parameters,
     parameters_at,
 )
-from armijo.objectives.ghost.rules import Rule, rule
 
 __all__ = [
     "AUTOMATIC_SHIFT",
     "Batch",
-    "ClippedSum",
+    "Clip",
     "Clipping",
     "Loss",
     "Rule",
+    "add_clipped",
     "clipped_gradient_sum",
     "flat_parameters",
     "flat_size",
     "load_parameters",
     "losses_at",
     "parameters_at",
-    "rule",
+    "register_layer",
 ]

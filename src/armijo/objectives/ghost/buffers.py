@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from armijo.errors import UnsupportedModule
-from armijo.objectives.ghost.parameters import every_layer
+from armijo.objectives.ghost.params import every_layer
 
 
 class _Held(NamedTuple):

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One forward and one backward pass that leave a record of every layer's use.
+"""One forward and one backward pass that capture every layer's inputs and gradients.
 
 Inside a layer with a rule its parameters are constants, so the backward pass computes
 gradients of activations only, and none at all before the first layer to train.  Outside
 they are not: a parameter that is used in any other way gets a gradient of its own,
-which tells that the records are not the whole truth.
+which tells that the layers are not the whole gradient.
 """
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from armijo.objectives.ghost.rules import Rule
-from armijo.objectives.ghost.uses import Use
+from armijo.errors import UnsupportedModule
+from armijo.objectives.ghost.grads import PerExampleGrad, merged
+from armijo.objectives.ghost.layers import Rule
 
 
 @dataclass(frozen=True)
@@ -27,45 +29,67 @@ class Layer:
     module: "weakref.ref[nn.Module]"
     rule: Rule
     parameters: tuple[nn.Parameter, ...]  # those to train
+    direct: bool = True  # no trainable parameter decides on its input
 
 
 FirstOutputs = dict[nn.Module, tuple[Tensor, Tensor, int]]
 """Input, output and its version, for linear layers on nothing but the input."""
 
 
-class NotRecorded(Exception):
-    """The module did something that the records do not show."""
+class UnsupportedForward(UnsupportedModule):
+    """The module did something that its layers do not show."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(
+            "Expected a module that computes as it did when it was tried with synthetic"
+            f" examples, got {found}; make its forward pass the same for all examples."
+        )
 
 
 @dataclass
-class Record:
-    """What the passes of one batch left: the uses of every parameter."""
+class Capture:
+    """What the passes of one batch left: the gradients of every parameter."""
 
     examples: int
-    uses: dict[nn.Parameter, list[Use]] = field(default_factory=dict)
+    uses: dict[nn.Parameter, list[PerExampleGrad]] = field(default_factory=dict)
     first: FirstOutputs = field(default_factory=dict)
+    calls: Counter[nn.Module] = field(default_factory=Counter)
+    _merged: dict[nn.Parameter, PerExampleGrad] | None = None
     # A graph must begin somewhere: every first layer hangs on this number.
     anchor: Tensor = field(default_factory=lambda: torch.zeros((), requires_grad=True))
 
     def add(
         self, layer: nn.Module, rule: Rule, value: Tensor, gradient: Tensor
     ) -> None:
-        """Note what one call of a layer adds."""
+        """Note the gradients of one call of a layer."""
         for name, use in rule(layer, value, gradient).items():
             parameter = getattr(layer, name)
             if parameter is not None and parameter.requires_grad:
                 self.uses.setdefault(parameter, []).append(use)
+
+    def gradients(self) -> dict[nn.Parameter, PerExampleGrad]:
+        """Return one gradient for each parameter that was used."""
+        if self._merged is None:
+            self._merged = {p: merged(uses) for p, uses in self.uses.items()}
+        return self._merged
+
+    def count(self, module: nn.Module) -> None:
+        """Count a call; a layer that is called again has no first output."""
+        self.calls[module] += 1
+        if self.calls[module] > 1:
+            self.first.pop(module, None)
 
     def begin(
         self, layer: Layer, module: nn.Module, value: Tensor, output: Tensor
     ) -> None:
         """Note the output of a layer that is linear in what is trained: all of it."""
         own = [p for p in module._parameters.values() if p is not None]
-        if isinstance(module, nn.Linear) and len(own) == len(layer.parameters):
+        whole = layer.direct and len(own) == len(layer.parameters)
+        if isinstance(module, nn.Linear) and whole and self.calls[module] == 1:
             self.first[module] = (value, output.detach(), output._version)
 
 
-class _Begin(torch.autograd.Function):
+class GraphRoot(torch.autograd.Function):
     """The identity, as the beginning of a graph; the gradient goes to a hook."""
 
     @staticmethod
@@ -81,13 +105,13 @@ class _Begin(torch.autograd.Function):
 
 
 @contextmanager
-def recording(layers: list[Layer], record: Record) -> Iterator[None]:
-    """Let the layers write to the record inside the block."""
+def capture_activations(layers: list[Layer], capture: Capture) -> Iterator[None]:
+    """Let the layers write to the capture inside the block."""
     modules = [(layer, layer.module()) for layer in layers]
     try:
         for layer, module in modules:
             if module is not None:
-                module.__dict__["forward"] = _forward(layer, module, record)
+                module.__dict__["forward"] = _forward(layer, module, capture)
         yield
     finally:
         for _, module in modules:
@@ -96,16 +120,17 @@ def recording(layers: list[Layer], record: Record) -> Iterator[None]:
 
 
 def _forward(
-    layer: Layer, module: nn.Module, record: Record
+    layer: Layer, module: nn.Module, capture: Capture
 ) -> Callable[[Tensor], Tensor]:
     """Return the layer's forward function with a note for the backward pass."""
     original = module.forward
 
     def forward(input: Tensor) -> Tensor:
+        capture.count(module)
         if not torch.is_grad_enabled():
             return original(input)
-        if input.shape[:1] != (record.examples,):
-            raise NotRecorded(f"an input of shape {tuple(input.shape)}")
+        if input.shape[:1] != (capture.examples,):
+            raise UnsupportedForward(f"an input of shape {tuple(input.shape)}")
         try:
             for p in layer.parameters:
                 p.requires_grad_(False)
@@ -117,29 +142,29 @@ def _forward(
 
         def note(gradient: Tensor) -> None:
             if value._version != version:
-                raise NotRecorded("an input that was changed after its use")
-            record.add(module, layer.rule, value, gradient)
+                raise UnsupportedForward("an input that was changed after its use")
+            capture.add(module, layer.rule, value, gradient)
 
         if output._is_view():
             # A change in place would take a view off the graph, and the hook with it.
             output = torch.ops.aten._unsafe_view(output, output.shape)
         if not output.requires_grad:
-            output = _Begin.apply(output, record.anchor)  # type: ignore[no-untyped-call]
-            record.begin(layer, module, value, output)
+            output = GraphRoot.apply(output, capture.anchor)  # type: ignore[no-untyped-call]
+            capture.begin(layer, module, value, output)
         output.register_hook(note)  # type: ignore[no-untyped-call]
         return output
 
     return forward
 
 
-def backward(losses: Tensor, record: Record, parameters: list[nn.Parameter]) -> None:
-    """Run the backward pass, which fills the record."""
+def backward(losses: Tensor, capture: Capture, parameters: list[nn.Parameter]) -> None:
+    """Run the backward pass, which fills the capture."""
     if not losses.requires_grad:
         raise ValueError(
             "Expected losses that depend on the trainable parameters, got constants; "
             "do not detach what the module returns."
         )
-    inputs = [record.anchor, *parameters]
+    inputs = [capture.anchor, *parameters]
     gradients = torch.autograd.grad(losses.sum(), inputs, allow_unused=True)
     if any(gradient is not None for gradient in gradients[1:]):
-        raise NotRecorded("a parameter outside of its layer")
+        raise UnsupportedForward("a parameter outside of its layer")

@@ -5,6 +5,7 @@ Clipping bounds what one example adds.  It means nothing once an example reaches
 through the gradients of others, so such modules are refused by name.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from armijo.errors import UnsupportedModule
 
 Tensors = Tensor | tuple[Tensor, ...]
+Loss = Callable[..., Tensor]
+"""From the module's output and the targets to one loss for each example."""
 
 
 class Batch(NamedTuple):
@@ -28,6 +31,26 @@ class Batch(NamedTuple):
 def as_tuple(tensors: Tensors) -> tuple[Tensor, ...]:
     """Return one tensor or several as a tuple."""
     return (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+
+
+def each_tensor(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+    """Return a batch with every tensor changed."""
+
+    def changed(tensors: Tensors) -> Tensors:
+        if isinstance(tensors, Tensor):
+            return change(tensors)
+        return tuple(change(one) for one in tensors)
+
+    return Batch(changed(batch.inputs), changed(batch.targets))
+
+
+def blanked(batch: Batch, blank: Tensor) -> Batch:
+    """Return a batch with zeros in the places of blank examples."""
+
+    def zeros(tensor: Tensor) -> Tensor:
+        return tensor.masked_fill(blank.view(-1, *[1] * (tensor.dim() - 1)), 0)
+
+    return each_tensor(batch, zeros)
 
 
 def batch_size(batch: Batch) -> int:

@@ -1,59 +1,97 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clipped gradient sum of a batch for any module, and losses at other parameters.
 
-One forward and one backward pass leave the inputs and output gradients of every layer;
-from them come exact norms for each example over all parameters together, the weights of
-the examples, and the weighted sum.
+One forward and one backward pass leave the inputs and output gradients of every layer.
+From them come estimates of the norm of each example's gradient over all parameters
+together, the weights of the examples, and integers that are certified and added.
 """
 
-from contextlib import nullcontext
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from armijo import _validate
-from armijo.objectives.ghost import one_by_one
-from armijo.objectives.ghost.buffers import kept
+from armijo.data.certified import FINEST_BITS, shares
+from armijo.objectives.ghost import vmap_fallback
+from armijo.objectives.ghost.buffers import kept as kept_buffers
 from armijo.objectives.ghost.capture import (
+    Capture,
     FirstOutputs,
-    NotRecorded,
-    Record,
     backward,
-    recording,
+    capture_activations,
 )
 from armijo.objectives.ghost.checks import (
     Batch,
+    Loss,
     Tensors,
     as_tuple,
     batch_size,
     check_losses,
 )
-from armijo.objectives.ghost.clipping import (
-    AUTOMATIC_SHIFT,
-    Clipping,
-    example_weights,
-)
-from armijo.objectives.ghost.one_by_one import Loss, Weigh
-from armijo.objectives.ghost.parameters import matching, swapped
-from armijo.objectives.ghost.plan import Plan, plan_for
+from armijo.objectives.ghost.grads import Materialized, PerExampleGrad, blocks
+from armijo.objectives.ghost.params import matching, swapped, views
 from armijo.objectives.ghost.randomness import repeated
-from armijo.objectives.ghost.totals import (
-    merged_uses,
-    squared_norms,
-    weighted_total,
-)
+from armijo.objectives.ghost.strategy import CaptureStrategy, strategy_for
+
+Clipping = Literal["norm", "automatic"]
+"""Scale down to the clip where needed, or bring every gradient near the clip."""
+
+AUTOMATIC_SHIFT = 0.01
+"""The constant that keeps small gradients small (Bu et al. 2022, AUTO-S)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clip:
+    r"""How an example's gradient becomes at most ``bound`` long.
+
+    Its factor is :math:`\min(1, C / \|g\|)` or, for automatic clipping,
+    :math:`C / (\|g\| + 0.01)` (Bu, Wang, Zha and Karypis 2022; AUTO-S has C = 1).
+
+    Examples
+    --------
+    >>> Clip(bound=2.0).weights(torch.tensor([0.5, 4.0, torch.nan]))
+    tensor([1.0000, 0.5000, 0.0000])
+    """
+
+    bound: float
+    clipping: Clipping = "norm"
+    stability: float = AUTOMATIC_SHIFT
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        _validate.positive(bound=self.bound)
+        _validate.choice(("norm", "automatic"), clipping=self.clipping)
+
+    def weights(self, norms: Tensor) -> Tensor:
+        """Return the factor of each norm; one that is not finite gets 0."""
+        if self.clipping == "automatic":
+            weights = self.bound / (norms + self.stability)
+        else:
+            weights = (self.bound / norms).clamp_(max=1.0)
+        return weights.nan_to_num_(nan=0.0)
+
+
+class ExampleLosses(NamedTuple):
+    """What a pass leaves of its examples: all of it is exact and private.
+
+    ``kept`` says which examples count; ``first`` is for :func:`losses_along`.
+    """
+
+    losses: Tensor
+    kept: Tensor
+    first: FirstOutputs
 
 
 class ClippedSum(NamedTuple):
-    """The sum of clipped gradients as a flat vector, and the losses, (B,).
-
-    ``first`` is for :func:`~.line.losses_along`.  All are exact: none may leave the
-    gate without noise.
-    """
+    """A clipped sum as a flat vector, and what its pass left of the examples."""
 
     total: Tensor
     losses: Tensor
+    kept: Tensor
     first: FirstOutputs
 
 
@@ -64,16 +102,47 @@ def clipped_gradient_sum(
     *,
     clip: float,
     clipping: Clipping = "norm",
-    stability: float = AUTOMATIC_SHIFT,
     seed: int | None = None,
     w: Tensor | None = None,
 ) -> ClippedSum:
-    r"""Return :math:`\sum_i c_i \nabla \ell_i(w)` at the module's parameters.
+    r"""Return :math:`\sum_i c_i \nabla \ell_i` at the module's parameters, in float64.
 
-    The factor is :math:`c_i = \min(1, C / \|\nabla \ell_i\|)` or, for automatic
-    clipping, :math:`C / (\|\nabla \ell_i\| + 0.01)` (Bu et al. 2022, AUTO-S has C = 1);
-    the norm is over all trainable parameters together.  An example whose loss or
-    gradient is not finite is left out.
+    The sum is a multiple of ``clip * 2**-40``: see :func:`add_clipped`.
+
+    Examples
+    --------
+    >>> module = nn.Linear(2, 1, bias=False)
+    >>> batch = Batch(torch.tensor([[3.0, 4.0]]), torch.zeros(1))
+    >>> clipped_gradient_sum(module, lambda s, y: s[:, 0] - y, batch, clip=1.0).total
+    tensor([0.6000, 0.8000], dtype=torch.float64)
+    """
+    _validate.positive(clip=clip)
+    batch = Batch(*batch)
+    size = strategy_for(module, as_tuple(batch.inputs)).size
+    total = as_tuple(batch.inputs)[0].new_zeros(size, dtype=torch.float64)
+    rule = Clip(bound=clip, clipping=clipping)
+    found = add_clipped(
+        module, loss, batch, total, clip=rule, bits=FINEST_BITS, seed=seed, w=w
+    )
+    return ClippedSum(total.mul_(clip * 2.0**-FINEST_BITS), *found)
+
+
+def add_clipped(
+    module: nn.Module,
+    loss: Loss,
+    batch: Batch,
+    out: Tensor,
+    *,
+    clip: Clip,
+    bits: int,
+    blank: Tensor | None = None,
+    seed: int | None = None,
+    w: Tensor | None = None,
+) -> ExampleLosses:
+    r"""Add clipped gradients to ``out``, in steps of ``clip.bound * 2**-bits``.
+
+    What an example adds is a vector of integers of norm ``(1 + SLACK) 2**bits`` at
+    most.  An example whose loss or gradient is not finite is left out.
 
     Parameters
     ----------
@@ -84,69 +153,189 @@ def clipped_gradient_sum(
         ``loss(module(*inputs), targets)`` with shape (B,).
     batch : Batch
         Inputs and targets; tensors or tuples of tensors.
-    clip : float
-        The most that one example adds, as an L2 norm.
-    clipping : {"norm", "automatic"}
-        How the factor depends on the norm.
-    stability : float
-        The constant of automatic clipping.
+    out : Tensor
+        Integers in float64, as many as there are trainable numbers.
+    clip : Clip
+        The most that one example adds, as an L2 norm over all parameters together.
+    bits : int
+        The lattice.
+    blank : Tensor or None
+        Which examples, (B,), only keep their place: they add nothing.
     seed : int or None
         Where dropout masks come from; the same seed gives the same masks in
         :func:`losses_at`.  None draws from torch's global generator.
     w : Tensor or None
         Where to compute, as a flat vector; the module itself keeps its parameters.
         None is at these.
-
-    Examples
-    --------
-    >>> module = nn.Linear(2, 1, bias=False)
-    >>> batch = Batch(torch.tensor([[3.0, 4.0]]), torch.zeros(1))
-    >>> clipped_gradient_sum(module, lambda s, y: s[:, 0] - y, batch, clip=1.0).total
-    tensor([0.6000, 0.8000])
     """
-    _validate.positive(clip=clip)
-    _validate.choice(("norm", "automatic"), clipping=clipping)
-    batch = Batch(*batch)
-    plan = plan_for(module, as_tuple(batch.inputs))
-    there = nullcontext() if w is None else swapped(matching(plan.parameters, w), w)
-    if batch_size(batch) == 0:
-        return ClippedSum(plan.zeros(), plan.zeros()[:0], {})
+    strategy = strategy_for(module, as_tuple(batch.inputs))
+    found = [_nothing(batch, strategy, w)]
+    # A later chunk may raise: what was added before must then be forgotten.
+    total = out if strategy.captured else torch.zeros_like(out)
+    for rows, gradients, losses, first in _passes(
+        module, loss, batch, strategy, seed, w
+    ):
+        own = None if blank is None else blank[rows]
+        with torch.no_grad():
+            weights, kept, squares = _weights(
+                gradients, losses, clip, own, strategy.keeps
+            )
+            parts = shares(squares, weights, clip.bound, bits)
+            places = _places(gradients, strategy, total)
+            for one, share, place in zip(
+                gradients.values(), parts, places, strict=True
+            ):
+                one.add_integers(share, place)
+        found.append(ExampleLosses(losses, kept, first))
+    if total is not out:
+        out += total
+    return _joined(found)
 
-    def weigh(squares: Tensor, losses: Tensor) -> Tensor:
-        # Zero times a loss that is not finite is not a number, nor is the norm then.
-        norms = (squares + 0 * losses).sqrt_().to(plan.parameters[0].dtype)
-        return example_weights(norms, clip, clipping, stability)
 
-    with there, torch.enable_grad(), kept(module, loss):
-        if plan.recorded:
-            try:
-                return _from_records(module, loss, batch, plan, weigh, seed)
-            except NotRecorded as error:
-                plan.reason = f"a pass met {error}"
-        found = one_by_one.summed(module, loss, batch, plan, weigh, seed)
-        return ClippedSum(*found, {})
-
-
-def _from_records(
+def plain_sum(
     module: nn.Module,
     loss: Loss,
     batch: Batch,
-    plan: Plan,
-    weigh: Weigh,
+    *,
+    clip: Clip,
+    blank: Tensor | None = None,
+    seed: int | None = None,
+    w: Tensor | None = None,
+) -> tuple[Tensor, ExampleLosses]:
+    """Return the clipped sum in the precision of the module: for runs without noise."""
+    strategy = strategy_for(module, as_tuple(batch.inputs))
+    total, found = strategy.zeros(), [_nothing(batch, strategy, w)]
+    for rows, gradients, losses, first in _passes(
+        module, loss, batch, strategy, seed, w
+    ):
+        own = None if blank is None else blank[rows]
+        with torch.no_grad():
+            weights, kept, _ = _weights(gradients, losses, clip, own, strategy.keeps)
+            weights = weights.to(total.dtype)
+            places = _places(gradients, strategy, total)
+            for one, place in zip(gradients.values(), places, strict=True):
+                for part in blocks(one.examples, one.size):
+                    formed = one.formed(part).flatten(1)
+                    formed = formed.where(kept[part, None], 0.0)
+                    place.view(-1).add_(weights[part] @ formed)
+        found.append(ExampleLosses(losses, kept, first))
+    return total, _joined(found)
+
+
+def _nothing(
+    batch: Batch, strategy: CaptureStrategy, w: Tensor | None
+) -> ExampleLosses:
+    """Return what no examples leave, after a check that all tensors fit."""
+    batch_size(batch)
+    if w is not None:
+        matching(strategy.parameters, w)
+    none = strategy.zeros()[:0]
+    return ExampleLosses(none, none.bool(), {})
+
+
+def _joined(found: list[ExampleLosses]) -> ExampleLosses:
+    """Return what several passes leave as one."""
+    losses = torch.cat([one.losses for one in found])
+    kept = torch.cat([one.kept for one in found])
+    return ExampleLosses(losses, kept, found[-1].first)
+
+
+Gradients = Mapping[nn.Parameter, PerExampleGrad] | Mapping[None, PerExampleGrad]
+"""Of each parameter, or of all of them together under None."""
+
+
+class _Pass(NamedTuple):
+    """Which examples a pass took, and their gradients and losses."""
+
+    rows: slice
+    gradients: Gradients
+    losses: Tensor
+    first: FirstOutputs
+
+
+def _passes(
+    module: nn.Module,
+    loss: Loss,
+    batch: Batch,
+    strategy: CaptureStrategy,
     seed: int | None,
-) -> ClippedSum:
-    """Compute the sum from the records of one forward and one backward pass."""
+    w: Tensor | None,
+) -> Iterator[_Pass]:
+    """Yield the passes over a batch: one, or one for each chunk without rules."""
+    examples = batch_size(batch)
+    if examples == 0:
+        return
+    with at_parameters(strategy, w), torch.enable_grad(), kept_buffers(module, loss):
+        if strategy.captured:
+            capture, losses = _captured(module, loss, batch, strategy, seed)
+            yield _Pass(slice(None), capture.gradients(), losses, capture.first)
+            return
+        start = 0
+        for flat, losses in vmap_fallback.each_gradient(
+            module, loss, batch, strategy, seed
+        ):
+            rows = slice(start, start + len(losses))
+            yield _Pass(rows, {None: Materialized(flat)}, losses.detach(), {})
+            start = rows.stop
+
+
+def _places(
+    gradients: Gradients,
+    strategy: CaptureStrategy,
+    flat: Tensor,
+) -> list[Tensor]:
+    """Return the parts of a flat vector that the gradients are of."""
+    if not strategy.captured:
+        return [flat]
+    parts = views(strategy.parameters, flat)
+    places = dict(zip(strategy.parameters, parts, strict=True))
+    return [places[parameter] for parameter in gradients if parameter is not None]
+
+
+def at_parameters(
+    strategy: CaptureStrategy, w: Tensor | None
+) -> AbstractContextManager[None]:
+    """Compute with the numbers of ``w``, or with the module's own."""
+    if w is None:
+        return nullcontext()
+    return swapped(matching(strategy.parameters, w), w)
+
+
+def _captured(
+    module: nn.Module,
+    loss: Loss,
+    batch: Batch,
+    strategy: CaptureStrategy,
+    seed: int | None,
+) -> tuple[Capture, Tensor]:
+    """Run both passes; return what they leave, and the losses."""
     inputs = as_tuple(batch.inputs)
-    record = Record(len(inputs[0]))
-    with repeated(seed, inputs[0].device), recording(plan.layers, record):
-        losses = check_losses(loss(module(*inputs), batch.targets), record.examples)
-        backward(losses, record, plan.parameters)
-    losses = losses.detach()
-    with torch.no_grad():
-        uses = merged_uses(record)
-        weights = weigh(squared_norms(uses, losses), losses)
-        total = weighted_total(uses, plan.parameters, weights)
-    return ClippedSum(total, losses, record.first)
+    capture = Capture(len(inputs[0]))
+    with (
+        repeated(seed, inputs[0].device),
+        capture_activations(strategy.layers, capture),
+    ):
+        losses = check_losses(loss(module(*inputs), batch.targets), capture.examples)
+        backward(losses, capture, strategy.parameters)
+    return capture, losses.detach()
+
+
+def _weights(
+    gradients: Gradients,
+    losses: Tensor,
+    clip: Clip,
+    blank: Tensor | None,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return weights, who is kept, and squared norms by parameter, in float64."""
+    found = [one.squared_norms(keep) for one in gradients.values()]
+    squares = torch.stack(found) if found else losses.new_zeros(0, len(losses)).double()
+    together = squares.sum(0)
+    kept = torch.isfinite(together) & torch.isfinite(losses)
+    if blank is not None:
+        kept &= ~blank
+    weights = clip.weights(together.sqrt()).where(kept, 0.0)
+    return weights, kept, squares.where(kept, 0.0)
 
 
 def losses_at(
@@ -159,8 +348,8 @@ def losses_at(
 ) -> Tensor:
     """Return the loss of each example at the parameters ``w``, without gradients.
 
-    The module itself keeps its parameters.  With the seed of
-    :func:`clipped_gradient_sum` dropout masks are those of the gradient.
+    The module itself keeps its parameters.  With the seed of :func:`add_clipped`
+    dropout masks are those of the gradient.
 
     Examples
     --------
@@ -171,13 +360,12 @@ def losses_at(
     """
     batch = Batch(*batch)
     inputs = as_tuple(batch.inputs)
-    plan = plan_for(module, inputs)
+    strategy = strategy_for(module, inputs)
     if batch_size(batch) == 0:
         return w.new_zeros(0)
-    there = swapped(matching(plan.parameters, w), w)
-    with there, torch.no_grad(), kept(module, loss):
-        if not plan.recorded:
-            return one_by_one.losses_of(module, loss, batch, plan, seed)
+    with at_parameters(strategy, w), torch.no_grad(), kept_buffers(module, loss):
+        if not strategy.captured:
+            return vmap_fallback.losses_of(module, loss, batch, strategy, seed)
         with repeated(seed, inputs[0].device):
             losses = loss(module(*inputs), batch.targets)
         return check_losses(losses, batch_size(batch))

@@ -13,7 +13,7 @@ from armijo.objectives.ghost import (
     losses_at,
     parameters_at,
 )
-from armijo.objectives.ghost.parameters import every_layer
+from armijo.objectives.ghost.params import every_layer
 
 
 def partly_frozen():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rule for each kind of layer: from input and output gradient to uses.
+"""One rule for each kind of layer: from input and output gradient to its own gradients.
 
 A rule gets the layer, the input of one call and the gradient of the examples' losses
-with respect to its output, and names a :class:`~.uses.Use` for each parameter.  More
-kinds of layers are added with :func:`rule`.
+with respect to its output, and names a :class:`~.grads.PerExampleGrad` for each
+parameter.  More kinds of layers are added with :func:`register_layer`.
 """
 
 from collections.abc import Callable
@@ -11,14 +11,19 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional
 
-from armijo.objectives.ghost.convolution import Convolution, geometry
-from armijo.objectives.ghost.uses import Lookup, Outer, Stored, Use
+from armijo.objectives.ghost.conv import ConvGrad, geometry
+from armijo.objectives.ghost.grads import (
+    EmbeddingGrad,
+    Materialized,
+    OuterProduct,
+    PerExampleGrad,
+)
 
-Rule = Callable[[nn.Module, Tensor, Tensor], dict[str, Use]]
+Rule = Callable[[nn.Module, Tensor, Tensor], dict[str, PerExampleGrad]]
 _RULES: dict[type[nn.Module], Rule] = {}
 
 
-def rule(*kinds: type[nn.Module]) -> Callable[[Rule], Rule]:
+def register_layer(*kinds: type[nn.Module]) -> Callable[[Rule], Rule]:
     """Register a rule for layers whose ``forward`` is that of one of the kinds."""
 
     def register(function: Rule) -> Rule:
@@ -63,28 +68,34 @@ def _over_places(gradient: Tensor) -> Tensor:
     return gradient[:, 0] if gradient.shape[1] == 1 else gradient.sum(1)
 
 
-@rule(nn.Linear)
-def _linear(layer: nn.Module, value: Tensor, gradient: Tensor) -> dict[str, Use]:
+@register_layer(nn.Linear)
+def _linear(
+    layer: nn.Module, value: Tensor, gradient: Tensor
+) -> dict[str, PerExampleGrad]:
     """Any number of places between the batch and the features."""
     right = value.reshape(value.shape[0], -1, value.shape[-1])
     left = gradient.reshape(*right.shape[:2], gradient.shape[-1])
-    bias = Stored(_over_places(left))
-    return {"weight": Outer(left, right, bias), "bias": bias}
+    bias = Materialized(_over_places(left))
+    return {"weight": OuterProduct(left, right), "bias": bias}
 
 
-@rule(nn.Conv1d, nn.Conv2d)
-def _convolution(layer: nn.Module, value: Tensor, gradient: Tensor) -> dict[str, Use]:
+@register_layer(nn.Conv1d, nn.Conv2d)
+def _convolution(
+    layer: nn.Module, value: Tensor, gradient: Tensor
+) -> dict[str, PerExampleGrad]:
     """Any stride, padding, dilation and number of groups."""
     if not isinstance(layer, nn.Conv1d | nn.Conv2d):
         raise TypeError(f"Expected a convolution, got {type(layer).__name__}.")
-    bias = Stored(gradient.flatten(2).sum(2))
+    bias = Materialized(gradient.flatten(2).sum(2))
     if value.dim() == 3:
         value, gradient = value.unsqueeze(2), gradient.unsqueeze(2)
-    return {"weight": Convolution(geometry(layer), value, gradient), "bias": bias}
+    return {"weight": ConvGrad(geometry(layer), value, gradient), "bias": bias}
 
 
-@rule(nn.Embedding)
-def _embedding(layer: nn.Module, value: Tensor, gradient: Tensor) -> dict[str, Use]:
+@register_layer(nn.Embedding)
+def _embedding(
+    layer: nn.Module, value: Tensor, gradient: Tensor
+) -> dict[str, PerExampleGrad]:
     """Rows of a table; the padding row has no gradient."""
     if not isinstance(layer, nn.Embedding):
         raise TypeError(f"Expected an embedding, got {type(layer).__name__}.")
@@ -92,28 +103,32 @@ def _embedding(layer: nn.Module, value: Tensor, gradient: Tensor) -> dict[str, U
     gradient = gradient.reshape(*places.shape, gradient.shape[-1])
     if layer.padding_idx is not None:
         gradient = gradient.masked_fill((places == layer.padding_idx)[..., None], 0)
-    return {"weight": Lookup(places, gradient, layer.num_embeddings)}
+    return {"weight": EmbeddingGrad(places, gradient, layer.num_embeddings)}
 
 
-@rule(nn.LayerNorm)
-def _layer_norm(layer: nn.Module, value: Tensor, gradient: Tensor) -> dict[str, Use]:
+@register_layer(nn.LayerNorm)
+def _layer_norm(
+    layer: nn.Module, value: Tensor, gradient: Tensor
+) -> dict[str, PerExampleGrad]:
     """Scale and shift of every normalized coordinate."""
     if not isinstance(layer, nn.LayerNorm):
         raise TypeError(f"Expected a LayerNorm, got {type(layer).__name__}.")
     shape = layer.normalized_shape
     scale = gradient * functional.layer_norm(value, shape, eps=layer.eps)
     sums = [t.reshape(t.shape[0], -1, *shape) for t in (scale, gradient)]
-    return {name: Stored(_over_places(t)) for name, t in _named(sums)}
+    return {name: Materialized(_over_places(t)) for name, t in _named(sums)}
 
 
-@rule(nn.GroupNorm)
-def _group_norm(layer: nn.Module, value: Tensor, gradient: Tensor) -> dict[str, Use]:
+@register_layer(nn.GroupNorm)
+def _group_norm(
+    layer: nn.Module, value: Tensor, gradient: Tensor
+) -> dict[str, PerExampleGrad]:
     """Scale and shift of every channel."""
     if not isinstance(layer, nn.GroupNorm):
         raise TypeError(f"Expected a GroupNorm, got {type(layer).__name__}.")
     scale = gradient * functional.group_norm(value, layer.num_groups, eps=layer.eps)
     sums = [t.reshape(*t.shape[:2], -1).sum(2) for t in (scale, gradient)]
-    return {name: Stored(t) for name, t in _named(sums)}
+    return {name: Materialized(t) for name, t in _named(sums)}
 
 
 def _named(sums: list[Tensor]) -> list[tuple[str, Tensor]]:

@@ -2,7 +2,8 @@
 """Any module: gradients of single examples, batched by torch.func where it can.
 
 Examples are taken in chunks; clipping and adding happen inside a chunk, so memory holds
-the gradients of one chunk and not those of the batch.
+the gradients of one chunk and not those of the batch.  Batched kernels run here too: it
+is a way for layers without a rule, not an isolation of examples.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,14 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from armijo.objectives.ghost.checks import Batch, Tensors, as_tuple, check_losses
-from armijo.objectives.ghost.plan import Plan
+from armijo.objectives.ghost.checks import (
+    Batch,
+    Loss,
+    Tensors,
+    as_tuple,
+    check_losses,
+    each_tensor,
+)
 from armijo.objectives.ghost.randomness import repeated
-
-Loss = Callable[..., Tensor]
-"""From the module's output and the targets to one loss for each example."""
-Weigh = Callable[[Tensor, Tensor], Tensor]
-"""From squared norms and losses to the weights of examples."""
+from armijo.objectives.ghost.strategy import CaptureStrategy
 
 _Values = dict[str, Tensor]
 _Single = Callable[[_Values, Tensors, Tensors], tuple[Tensor, ...]]
@@ -26,16 +29,14 @@ _Single = Callable[[_Values, Tensors, Tensors], tuple[Tensor, ...]]
 _CHUNK_NUMBERS, _CHUNK_EXAMPLES = 1 << 24, 64
 
 
-def summed(
+def each_gradient(
     module: nn.Module,
     loss: Loss,
     batch: Batch,
-    plan: Plan,
-    weigh: Weigh,
+    strategy: CaptureStrategy,
     seed: int | None,
-) -> tuple[Tensor, Tensor]:
-    """Return the weighted gradient sum and the losses, a chunk at a time."""
-    total = plan.zeros()
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the flat gradients and the losses of a chunk of examples at a time."""
     gradient = grad_and_value(lambda *values: _one_loss(module, loss, *values))
 
     def single(
@@ -44,19 +45,17 @@ def summed(
         gradients, value = gradient(values, inputs, targets)
         return torch.cat([g.reshape(-1) for g in gradients.values()]), value
 
-    found = []
-    for chunk, own_seed in _chunks(batch, total.numel(), seed):
-        flat, losses = _mapped(single, _values(module), chunk, plan, own_seed)
-        weights = weigh(torch.linalg.vector_norm(flat, dim=1).square(), losses)
-        # Zero times what is not a number is not a number.
-        flat.masked_fill_((weights == 0)[:, None], 0)
-        total.addmv_(flat.T, weights)
-        found.append(losses)
-    return total, torch.cat(found)
+    for chunk, own_seed in _chunks(batch, strategy.size, seed):
+        flat, losses = _mapped(single, _values(module), chunk, strategy, own_seed)
+        yield flat, losses
 
 
 def losses_of(
-    module: nn.Module, loss: Loss, batch: Batch, plan: Plan, seed: int | None
+    module: nn.Module,
+    loss: Loss,
+    batch: Batch,
+    strategy: CaptureStrategy,
+    seed: int | None,
 ) -> Tensor:
     """Return the losses of single examples, with the chunks and masks of the sum."""
 
@@ -66,9 +65,9 @@ def losses_of(
         return (_one_loss(module, loss, values, inputs, targets),)
 
     found: list[Tensor] = []
-    for chunk, own_seed in _chunks(batch, plan.size, seed):
+    for chunk, own_seed in _chunks(batch, strategy.size, seed):
         with torch.no_grad():
-            found += _mapped(single, _values(module), chunk, plan, own_seed)
+            found += _mapped(single, _values(module), chunk, strategy, own_seed)
     return torch.cat(found)
 
 
@@ -88,24 +87,49 @@ def _one_loss(
 
 
 def _mapped(
-    single: _Single, values: _Values, chunk: Batch, plan: Plan, seed: int | None
+    single: _Single,
+    values: _Values,
+    chunk: Batch,
+    strategy: CaptureStrategy,
+    seed: int | None,
 ) -> tuple[Tensor, ...]:
     """Apply a function to every example of a chunk, batched if torch.func can."""
+    if strategy.vectorized is None:
+        strategy.vectorized = _can_batch(single, values, chunk)
     device = as_tuple(chunk.inputs)[0].device
-    if plan.vectorized:
-        batched = vmap(single, in_dims=(None, 0, 0), randomness="different")
-        try:
-            with repeated(seed, device):
-                found: tuple[Tensor, ...] = batched(values, *chunk)
-            return found
-        except RuntimeError:
-            # Some layers have no batched form.  If it was something else, the loop
-            # meets it again, with a message that is not about batching.
-            pass
-    with repeated(seed, device):
-        results = [single(values, *one) for one in _singles(chunk)]
-    plan.vectorized = False
+    if strategy.vectorized:
+        with repeated(seed, device):
+            return _batched(single, values, chunk)
+    results = []
+    for number, one in enumerate(_singles(chunk)):
+        # Masks of its own: how many numbers one example draws may depend on it.
+        with repeated(None if seed is None else seed + number, device):
+            results.append(single(values, *one))
     return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+
+
+def _batched(single: _Single, values: _Values, chunk: Batch) -> tuple[Tensor, ...]:
+    """Apply a function to all examples at once."""
+    batched = vmap(single, in_dims=(None, 0, 0), randomness="different")
+    found: tuple[Tensor, ...] = batched(values, *chunk)
+    return found
+
+
+def _can_batch(single: _Single, values: _Values, chunk: Batch) -> bool:
+    """Say whether torch.func takes two blank examples; some layers have no such form.
+
+    Real examples must not decide that: one of them could send all others another way.
+    """
+
+    def two(tensor: Tensor) -> Tensor:
+        return tensor.new_zeros(2, *tensor.shape[1:])
+
+    try:
+        with repeated(0, as_tuple(chunk.inputs)[0].device):
+            _batched(single, values, each_tensor(chunk, two))
+    except RuntimeError:
+        return False
+    return True
 
 
 def _chunks(

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integer vectors of examples whose norm is checked on the integers that are added.
+
+A network's clipped sum is taken on the lattice ``bound * 2**-bits``, one public number
+for all layers.  What an example adds is a vector of integers, and the bound holds for
+these integers, not for the real numbers that they came from: floating-point norms are
+estimates that choose a weight, the certificate decides.
+
+Lemma 1.  If all operands are integers and the sum of absolute products is below
+``2**53``, every algorithm that only multiplies and adds float64 numbers returns the
+exact sum: any order, blocking, number of threads, fused or not.  (Every intermediate
+result is an integer that float64 holds.)
+
+The budget of bits:
+
+====================================  ==================================================
+integers of one example               norm at most ``2**40 (1 + tau)``, for factors
+                                      and products alike
+squares of formed gradients           steps of ``bound * 2**-26``: a sum of squares
+                                      that passes is at most ``2**52 (1 + 2 tau)``
+float64 totals                        ``2**12`` examples of ``2**40 (1 + tau)``
+int64 totals, then noise              wrap around beyond ``2**63``: post-processing
+====================================  ==================================================
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from armijo.noise import MAX_SCALE
+
+FINEST_BITS = 40
+"""The finest lattice of a release: the bound times 2**-40."""
+
+FORMED_BITS = 26
+"""The lattice of gradients that are formed: their squares add up exactly."""
+
+EXACT_EXAMPLES = 1 << 12
+"""Examples whose integers may be added in float64 before they go to int64."""
+
+SLACK = 5e-4
+"""An example's integer vector is at most ``1 + SLACK`` bounds long; noise covers it."""
+
+
+def release_bits(noise_multiplier: float) -> int:
+    """Return the bits of the lattice: the finest for which noise can be drawn.
+
+    >>> release_bits(1.0), release_bits(2.0**26)
+    (40, 23)
+    """
+    bits = FINEST_BITS
+    while noise_steps(noise_multiplier, bits) > MAX_SCALE:
+        bits -= 1
+    return bits
+
+
+def noise_steps(noise_multiplier: float, bits: int) -> int:
+    """Return the scale of noise in lattice steps, for vectors of ``1 + SLACK`` bounds.
+
+    Rounded up: never too little.
+    """
+    return math.ceil(noise_multiplier * (1 + SLACK) * 2.0**bits)
+
+
+class Share(NamedTuple):
+    """What one parameter may take of every example's clip.
+
+    ``scale`` brings a gradient to lattice steps, clipped; zero leaves an example out.
+    ``most`` is the largest squared norm of its integers.
+    """
+
+    scale: Tensor
+    most: Tensor
+    bits: int
+
+    @property
+    def grain(self) -> float:
+        """The multiple of lattice steps on which gradients are formed."""
+        return 2.0 ** max(0, self.bits - FORMED_BITS)
+
+    def part(self, fraction: Tensor) -> "Share":
+        """Return a fraction of the norm, for one of several uses of a parameter."""
+        return self._replace(most=self.most * fraction.square())
+
+    def of(self, rows: slice) -> "Share":
+        """Return the share of some examples."""
+        return Share(self.scale[rows], self.most[rows], self.bits)
+
+
+def shares(squares: Tensor, weights: Tensor, bound: float, bits: int) -> list[Share]:
+    """Return the share of each parameter, (L, B) squared norms, and (B,) weights.
+
+    With ``n_l`` the norms, c the weight and ``c n <= bound`` for ``n^2 = sum n_l^2``,
+    a parameter gets ``(1 + tau) (c n_l)^2 + tau bound^2 / L``.  That adds up to
+    ``(1 + 2 tau) bound^2`` at most, the square of less than ``(1 + tau) bound``; the
+    second term is for the rounding of small gradients.
+    """
+    steps = 2.0**bits / bound
+    scale = weights * steps
+    # The root first: squares of floats near either end are none.
+    own = (squares.sqrt() * scale).square() * (1 + SLACK)
+    # Sums and products above err by some 2**-50, relative.
+    most = (own + SLACK / max(len(squares), 1) * 4.0**bits) * (1 - 2.0**-40)
+    within = most.sum(0) <= (1 + 2 * SLACK) * 4.0**bits
+    return [Share(scale, row.where(within, 0.0), bits) for row in most]
+
+
+def add_formed(gradients: Tensor, share: Share, out: Tensor) -> None:
+    """Add formed gradients, (K, b, n) or (b, n), to integers (K, n) or (n,).
+
+    The examples are the axis before the last, so that gradients may come in K parts.
+    Rounded, certified, added: all of it in float64 and, by Lemma 1, exact.
+    """
+    grain = share.grain
+    numbers = gradients.to(torch.float64)
+    if numbers is gradients:
+        numbers = numbers * (share.scale / grain)[:, None]
+    else:
+        numbers *= (share.scale / grain)[:, None]
+    keep_certified(numbers.round_(), share.most / grain**2)
+    out.add_(numbers.sum(-2), alpha=grain)
+
+
+def keep_certified(integers: Tensor, most: Tensor) -> None:
+    """Shorten, in place, vectors of integers whose squared norm exceeds ``most``.
+
+    Rounded toward zero they can only become shorter; what still does not pass, or is
+    no number, becomes zero.  An example that passes is not touched.
+    """
+    over = ~(_squares(integers) <= most)
+    if not over.any():
+        return
+    long = integers[..., over, :].nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+    factor = (most[over] / _squares(long)).sqrt_().mul_(1 - 2.0**-20).clamp_(max=1.0)
+    long.mul_(factor[:, None]).trunc_()
+    bad = ~(_squares(long) <= most[over])
+    integers[..., over, :] = long.masked_fill_(bad[:, None], 0.0)
+
+
+def _squares(integers: Tensor) -> Tensor:
+    """Return the squared norm of each example's integers.
+
+    Exact where it is at most 2**53; where it is more, the float sum is as well.
+    """
+    squares = torch.linalg.vecdot(integers, integers)
+    return squares if squares.dim() == 1 else squares.sum(0)

@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one parameter's gradient is for each example, and its part of the integer sum.
+
+A gradient answers two questions.  ``squared_norms`` are *estimates*, from which the
+weight of an example is chosen.  ``add_integers`` rounds what the examples add to the
+lattice, checks the norm of these very integers against the parameter's share of the
+clip, and adds them exactly (:mod:`armijo.data.certified`).
+
+A matrix that multiplies one vector has the gradient ``left right'`` (Goodfellow 2015).
+Its integers are ``V U'`` for two rounded factors, so that all examples together are one
+product of float64 matrices.  With T terms the norm is estimated by the ghost norm
+
+    ||sum_t left_t right_t'||^2 = sum_{s,t} (left_s . left_t) (right_s . right_t)
+
+(Li et al. 2022, section 4) where the gradients are too large to be kept, and all others
+are formed.
+"""
+
+from collections.abc import Iterator
+from functools import reduce
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+from armijo.data.certified import Share, add_formed, keep_certified
+
+BLOCK = 1 << 18
+"""Numbers of formed gradients that are rounded and added at a time: 2 MiB."""
+
+_TINY = 1e-290
+_FORM_SUMS_UP_TO = 1 << 20  # numbers in a parameter
+# Terms of an example's embedding gradient may be this many clips long together:
+# multiples of the lattice then add up exactly, whatever cancels.
+_MOST_MASS = 2.0**20
+
+
+class PerExampleGrad(Protocol):
+    """The gradient of one parameter, for each of B examples."""
+
+    @property
+    def examples(self) -> int:
+        """The number B of examples."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Numbers in one example's gradient."""
+        ...
+
+    @property
+    def kept_size(self) -> int:
+        """Numbers that forming the gradient of one example would keep."""
+        ...
+
+    def squared_norms(self, keep: bool) -> Tensor:
+        """Return estimates of the squared norms, (B,) in float64.
+
+        ``keep`` lets gradients that are formed for it stay in memory.
+        """
+        ...
+
+    def add_integers(self, share: Share, out: Tensor) -> None:
+        """Add what the examples may contribute to the integers of the parameter."""
+        ...
+
+    def formed(self, rows: slice) -> Tensor:
+        """Return the gradients of some examples, the parameter's shape each."""
+        ...
+
+
+def blocks(examples: int, numbers: int, most: int | None = None) -> Iterator[slice]:
+    """Yield slices of examples that need about ``most`` numbers, or ``BLOCK``, at once.
+
+    >>> [part.stop - part.start for part in blocks(10, 2**16)]
+    [4, 4, 2]
+    """
+    height = max(1, (most or BLOCK) // max(1, numbers))
+    for start in range(0, examples, height):
+        yield slice(start, min(start + height, examples))
+
+
+def squared(vectors: Tensor) -> Tensor:
+    """Return the squared norm of each example's numbers, in float64.
+
+    In the precision of the numbers squares may vanish or overflow.
+    """
+    numbers = vectors.flatten(1).double()
+    return torch.linalg.vecdot(numbers, numbers)
+
+
+def _copied(numbers: Tensor) -> Tensor:
+    """Return a float64 copy, to be written on."""
+    return numbers.to(torch.float64, copy=True)
+
+
+class Materialized:
+    """Gradients that are there as they are: (B, *shape)."""
+
+    def __init__(self, gradients: Tensor) -> None:
+        self.gradients = gradients
+
+    @property
+    def examples(self) -> int:
+        """The number B of examples."""
+        return len(self.gradients)
+
+    @property
+    def size(self) -> int:
+        """Numbers in one example's gradient."""
+        return self.gradients[0].numel()
+
+    @property
+    def kept_size(self) -> int:
+        """They are there already."""
+        return 0
+
+    def squared_norms(self, keep: bool) -> Tensor:
+        """Return the squared norms, (B,)."""
+        rows = blocks(self.examples, self.size)
+        return torch.cat([squared(self.gradients[part]) for part in rows])
+
+    def add_integers(self, share: Share, out: Tensor) -> None:
+        """Round, certify and add, some examples at a time."""
+        flat = self.gradients.flatten(1)
+        for rows in blocks(len(flat), flat.shape[1]):
+            add_formed(flat[rows], share.of(rows), out.view(-1))
+
+    def formed(self, rows: slice) -> Tensor:
+        """Return the gradients of some examples."""
+        return self.gradients[rows]
+
+
+class OuterProduct:
+    """Gradients ``sum_t left_t right_t'`` of a matrix, from (B, T, p) and (B, T, d)."""
+
+    def __init__(self, left: Tensor, right: Tensor) -> None:
+        self.left, self.right = left, right
+        self._factors: tuple[Tensor, Tensor] | None = None
+        self._norms: tuple[Tensor, Tensor] | None = None
+        self._kept: Materialized | None = None
+
+    @property
+    def examples(self) -> int:
+        """The number B of examples."""
+        return len(self.left)
+
+    @property
+    def size(self) -> int:
+        """Numbers in one example's gradient."""
+        return self.left.shape[2] * self.right.shape[2]
+
+    @property
+    def kept_size(self) -> int:
+        """One term is never formed."""
+        return 0 if self.left.shape[1] == 1 else self.size
+
+    def squared_norms(self, keep: bool) -> Tensor:
+        """Return the squared norms, (B,)."""
+        terms = self.left.shape[1]
+        if terms == 1:
+            left, right = (_copied(side[:, 0]) for side in (self.left, self.right))
+            self._factors = left, right
+            self._norms = squared(left), squared(right)
+            return self._norms[0] * self._norms[1]
+        if keep:
+            self._kept = Materialized(self.formed(slice(None)))
+            return self._kept.squared_norms(keep)
+        parts = [self._ghost(rows) for rows in blocks(self.examples, 2 * terms**2)]
+        return torch.cat(parts)
+
+    def _ghost(self, rows: slice) -> Tensor:
+        """Return ghost norms of some examples."""
+        left, right = self.left[rows], self.right[rows]
+        pairs = (left @ left.mT).flatten(1).double(), (right @ right.mT).flatten(1)
+        return torch.linalg.vecdot(pairs[0], pairs[1].double()).clamp_(min=0)
+
+    def add_integers(self, share: Share, out: Tensor) -> None:
+        """Round both factors of one term, or the formed gradients of several."""
+        if self._kept is not None:
+            return self._kept.add_integers(share, out)
+        if self._factors is not None and self._norms is not None:
+            return self._add_products(*self._factors, *self._norms, share, out)
+        for rows in blocks(self.examples, self.size):
+            formed = self.formed(rows).flatten(1)
+            add_formed(formed, share.of(rows), out.view(-1))
+
+    def _add_products(
+        self,
+        left: Tensor,
+        right: Tensor,
+        ll: Tensor,
+        rr: Tensor,
+        share: Share,
+        out: Tensor,
+    ) -> None:
+        """Add ``V'U`` for integer factors V and U of equal length.
+
+        ``||V_i U_i'|| = ||V_i|| ||U_i||``: squares up to 2**53 are exact, beyond
+        that their errors of some 2**-50 are far below what is taken off the share.
+        """
+        # Equal lengths: each factor has the same share of the bits.
+        turn = ((ll.sqrt() * share.scale + _TINY) / (rr.sqrt() + _TINY)).sqrt_()
+        U = right.mul_(turn[:, None]).round_()
+        V = left.mul_((share.scale / turn)[:, None]).round_()
+        for side in (U, V):
+            side.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+        # By the length of U the most that V may have; a U of zeros allows anything.
+        keep_certified(V, share.most / torch.linalg.vecdot(U, U).clamp_(min=1.0))
+        out.addmm_(V.t(), U)
+
+    def formed(self, rows: slice) -> Tensor:
+        """Return the gradients of some examples, (b, p, d)."""
+        return self.left[rows].mT @ self.right[rows]
+
+
+class EmbeddingGrad:
+    """Gradients of a table whose rows were looked up: (B, T) places, (B, T, d)."""
+
+    def __init__(self, places: Tensor, gradients: Tensor, height: int) -> None:
+        self.places, self.gradients, self.height = places, gradients, height
+
+    @property
+    def examples(self) -> int:
+        """The number B of examples."""
+        return len(self.places)
+
+    def _keys(self) -> tuple[Tensor, Tensor]:
+        """Return which (example, place) there are, and which of them each term is."""
+        row = torch.arange(self.examples, device=self.places.device)
+        keys = (row[:, None] * self.height + self.places).flatten()
+        return torch.unique(keys, return_inverse=True)
+
+    @property
+    def size(self) -> int:
+        """Numbers in one example's gradient."""
+        return self.height * self.gradients.shape[2]
+
+    @property
+    def kept_size(self) -> int:
+        """Looked-up rows are never formed."""
+        return 0
+
+    def squared_norms(self, keep: bool) -> Tensor:
+        """Return the squared norms, from products of all terms at equal places.
+
+        Where an example's terms cancel all but one part in 2**20, its norm is raised
+        to that part of what they are long together.
+        """
+        terms = self.places.shape[1]
+        parts = blocks(self.examples, 2 * terms**2)
+        norms = torch.cat([self._pairs(rows) for rows in parts])
+        mass = torch.linalg.vector_norm(self.gradients.double(), dim=2).sum(1)
+        return torch.maximum(norms, (mass / _MOST_MASS).square())
+
+    def _pairs(self, rows: slice) -> Tensor:
+        """Add up the products of pairs of terms; shapes do not depend on places."""
+        places, gradients = self.places[rows], self.gradients[rows].double()
+        equal = places[:, :, None] == places[:, None, :]
+        pairs = (gradients @ gradients.mT).where(equal, 0.0)
+        return pairs.sum((1, 2)).clamp_(min=0)
+
+    def add_integers(self, share: Share, out: Tensor) -> None:
+        """Round every term, then add: equal places of an example, examples."""
+        grain, width = share.grain, self.gradients.shape[2]
+        terms = self.gradients.double() * (share.scale / grain)[:, None, None]
+        terms = terms.round_().nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+        # Lemma 1 needs sums of magnitudes below 2**53; longer ones are left out.
+        heavy = ~(terms.abs().sum((1, 2)) < 2.0**52)
+        terms.masked_fill_(heavy[:, None, None], 0.0)
+        keys, inverse = self._keys()
+        sums = terms.new_zeros(len(keys), width)
+        sums.index_add_(0, inverse, terms.flatten(0, 1))
+        owner = keys // self.height
+        squares = torch.linalg.vecdot(sums, sums)  # whole numbers: exact if they pass
+        total = sums.new_zeros(self.examples).index_add_(0, owner, squares)
+        bad = ~(total <= share.most / grain**2)
+        sums.masked_fill_(bad[owner][:, None], 0.0)
+        out.index_add_(0, keys % self.height, sums, alpha=grain)
+
+    def formed(self, rows: slice) -> Tensor:
+        """Return the gradients of some examples, (b, height, d)."""
+        places, gradients = self.places[rows], self.gradients[rows]
+        result = gradients.new_zeros(len(places), self.height, gradients.shape[2])
+        return result.scatter_add_(1, places[..., None].expand_as(gradients), gradients)
+
+
+class Sum:
+    """Several uses of one parameter of different kinds, such as a tied embedding.
+
+    Small gradients are formed and added.  Otherwise the norm of the sum is estimated,
+    and bounded, by the sum of the norms: every use gets its part of the share.
+    """
+
+    def __init__(self, uses: list[PerExampleGrad]) -> None:
+        self.uses = uses
+        self._formed: Materialized | None = None
+        self._norms: list[Tensor] = []
+
+    @property
+    def examples(self) -> int:
+        """The number B of examples."""
+        return self.uses[0].examples
+
+    @property
+    def size(self) -> int:
+        """Numbers in one example's gradient."""
+        return self.uses[0].size
+
+    @property
+    def kept_size(self) -> int:
+        """The formed sum, or what the uses keep."""
+        if self.size <= _FORM_SUMS_UP_TO:
+            return self.size
+        return sum(use.kept_size for use in self.uses)
+
+    def squared_norms(self, keep: bool) -> Tensor:
+        """Return the squared norms, (B,)."""
+        if keep and self.size <= _FORM_SUMS_UP_TO:
+            self._formed = Materialized(self.formed(slice(None)))
+            return self._formed.squared_norms(keep)
+        self._norms = [use.squared_norms(keep).sqrt() for use in self.uses]
+        return torch.stack(self._norms).sum(0).square()
+
+    def add_integers(self, share: Share, out: Tensor) -> None:
+        """Add the formed sum, or each use within its part of the share."""
+        if self._formed is not None:
+            return self._formed.add_integers(share, out)
+        together = torch.stack(self._norms).sum(0) + _TINY
+        for use, norms in zip(self.uses, self._norms, strict=True):
+            use.add_integers(share.part(norms / together * (1 - 2.0**-40)), out)
+
+    def formed(self, rows: slice) -> Tensor:
+        """Return the gradients of some examples."""
+        return reduce(torch.add, [use.formed(rows) for use in self.uses])
+
+
+def merged(uses: list[PerExampleGrad]) -> PerExampleGrad:
+    """Return all uses of one parameter as one: those of one kind have more terms."""
+    if len(uses) == 1:
+        return uses[0]
+    kinds = {type(use) for use in uses}
+    if kinds == {Materialized}:
+        return Materialized(
+            reduce(torch.add, [cast(Materialized, use).gradients for use in uses])
+        )
+    merged_kinds: list[PerExampleGrad] = []
+    outers = [use for use in uses if isinstance(use, OuterProduct)]
+    lookups = [use for use in uses if isinstance(use, EmbeddingGrad)]
+    if outers:
+        sides = [
+            torch.cat([getattr(u, s) for u in outers], 1) for s in ("left", "right")
+        ]
+        merged_kinds.append(OuterProduct(*sides))
+    if lookups:
+        places = torch.cat([use.places for use in lookups], dim=1)
+        gradients = torch.cat([use.gradients for use in lookups], dim=1)
+        merged_kinds.append(EmbeddingGrad(places, gradients, lookups[0].height))
+    merged_kinds += [u for u in uses if u not in outers and u not in lookups]
+    return merged_kinds[0] if len(merged_kinds) == 1 else Sum(merged_kinds)

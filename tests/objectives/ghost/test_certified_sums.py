@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Neighboring sums differ by exactly the integers that were certified for one row.
+
+The claim of docs/arithmetic.md, for the numbers that the machine computes: the total
+with a row minus the total with a blank in its place is that row's integer vector, bit
+for bit, and its norm is at most ``1 + SLACK`` bounds, also for the rows of attackers.
+"""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from armijo.data import certified
+from armijo.data.certified import FINEST_BITS, SLACK, release_bits
+from armijo.data.query import Rows
+from armijo.objectives.ghost import conv, grads, strategy
+from armijo.objectives.module import ModuleObjective
+from tests.objectives.ghost.oracle import LAYERS, batch_of, cross_entropy, model_of
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Using padding='same'", "ignore:There is a performance drop"
+)
+BITS = (FINEST_BITS, release_bits(2.0**20), release_bits(2.0**26))
+
+
+class Tied(nn.Module):
+    """An embedding that also decodes, and a layer that is used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.layer = nn.Embedding(6, 4), nn.Linear(4, 4)
+
+    def forward(self, ids):
+        y = torch.tanh(self.layer(torch.tanh(self.layer(self.table(ids)))))
+        return functional.linear(y.mean(1), self.table.weight)[:, :3]
+
+
+class Decoded(nn.Module):
+    """The same with a linear layer that shares the weight, which has a rule."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(6, 4), nn.Linear(4, 6, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids):
+        return self.head(torch.tanh(self.table(ids)).mean(1))[:, :3]
+
+
+OTHERS = {
+    "tied, by torch.func": (Tied, "embedding"),
+    "tied": (Decoded, "embedding"),
+    "prelu": (lambda: nn.Sequential(nn.Linear(5, 3), nn.PReLU()), "linear"),
+}
+KINDS = [*LAYERS, *OTHERS]
+
+
+def made(name, examples, dtype=torch.float32):
+    """Return an objective and rows of many scales, outliers and bad numbers too."""
+    torch.manual_seed(0)
+    if name in OTHERS:
+        make, like = OTHERS[name]
+        module, (x, y) = make().to(dtype), batch_of(like, examples, dtype)
+    else:
+        module, (x, y) = model_of(name, dtype), batch_of(name, examples, dtype)
+    if x.is_floating_point():
+        scales = 10.0 ** torch.randint(-6, 7, (examples,)).to(dtype)
+        x = x * scales.view(-1, *[1] * (x.dim() - 1))
+        if examples > 5:
+            x[3], x[4] = torch.nan, 1e30
+    objective = ModuleObjective(module, cross_entropy)
+    objective.check(*(one[:2] * 0 for one in (x, y)))
+    return objective, x, y
+
+
+def integers(objective, x, y, *, blank=None, clip=0.5, bits=FINEST_BITS):
+    rows = Rows(x, y, seed=3, blank=blank)
+    query = objective.gradient_sum(objective.start(), clip=clip)
+    return query.contributions(rows).integers(bits).long()
+
+
+def only(examples, place):
+    blank = torch.ones(examples, dtype=torch.bool)
+    blank[place] = False
+    return blank
+
+
+def without(x, y, place):
+    """Return the rows with a blank in one place."""
+    x, y = x.clone(), y.clone()
+    x[place], y[place] = 0, 0
+    return x, y, ~only(len(x), place)
+
+
+def length(vector, bits=FINEST_BITS):
+    return vector.double().norm().item() * 2.0**-bits
+
+
+def assert_row_is_all(objective, x, y, place, bits=FINEST_BITS):
+    """Remove one row in place; what is gone is what it adds among blanks."""
+    total = integers(objective, x, y, bits=bits)
+    other_x, other_y, blank = without(x, y, place)
+    rest = integers(objective, other_x, other_y, blank=blank, bits=bits)
+    own = integers(objective, x, y, blank=only(len(x), place), bits=bits)
+    assert torch.equal(total - rest, own)
+    assert length(own, bits) <= 1 + SLACK
+    return own
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_row_moves_the_sum_by_its_own_integers(name):
+    for examples in (1, 2, 7, 40):
+        objective, x, y = made(name, examples)
+        for place in {0, examples // 2, examples - 1}:
+            own = assert_row_is_all(objective, x, y, place)
+            assert own.any() or examples == 7  # row 3 is no number
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("name", ["linear", "linear on a sequence", "conv2d", "tied"])
+def test_the_same_on_coarse_lattices_and_without_kept_gradients(
+    name, bits, keeps, monkeypatch
+):
+    monkeypatch.setattr(strategy, "_KEPT_NUMBERS", 1 << 25 if keeps else 0)
+    monkeypatch.setattr(grads, "BLOCK", 100)
+    monkeypatch.setattr(conv, "_COPIED", 100)
+    objective, x, y = made(name, 40)
+    for place in (0, 20, 39):
+        assert_row_is_all(objective, x, y, place, bits=bits)
+
+
+@pytest.mark.parametrize("examples", [100, 513, 2000])
+def test_the_same_for_large_batches_in_parts(examples, monkeypatch):
+    monkeypatch.setattr("armijo.objectives.module.EXACT_EXAMPLES", 1024)
+    objective, x, y = made("conv2d, stride", examples)
+    for place in (0, examples // 2, examples - 1):
+        assert assert_row_is_all(objective, x, y, place).any()
+
+
+@pytest.mark.parametrize("name", ["linear", "conv2d", "tied", "prelu"])
+def test_isolated_rows_are_the_same_alone_and_when_a_row_is_missing(name):
+    objective, x, y = made(name, 37)
+    objective.isolate = True
+    total = integers(objective, x, y)
+    for place in (0, 17, 36):
+        rest = [row for row in range(37) if row != place]
+        alone = integers(objective, x[place, None], y[place, None])
+        assert torch.equal(total - integers(objective, x[rest], y[rest]), alone)
+        assert total.any() and length(alone) <= 1 + SLACK
+
+
+@pytest.mark.parametrize("width", [250, 785])
+def test_widths_on_which_float32_rows_depend_on_their_place(width):
+    """Ten outputs and a width that is no multiple of four: a blank keeps the places."""
+    torch.manual_seed(0)
+    objective = ModuleObjective(nn.Linear(width, 10), cross_entropy)
+    x, y = torch.randn(64, width), torch.arange(64) % 10
+    for place in (0, 31, 63):
+        assert assert_row_is_all(objective, x, y, place).any()
+
+
+# ------------------------------------------------------------------ rows of attackers
+
+
+def dot(output, target):
+    """Let the attacker's targets be the output gradients."""
+    return (output * target).flatten(1).sum(1)
+
+
+def gram(places=128, width=768):
+    """Features that round alike in every entry of a Gram matrix."""
+    signs = torch.where(torch.arange(width) % 2 == 0, 1.0, -1.0)
+    row = (1.7e-4 * signs).repeat(places, 1)
+    row[:, ::192] = signs[:places, None]  # cancels over places; the rest adds up
+    targets = torch.ones(places, width)
+    return nn.Linear(width, width, bias=False), row[None], targets[None]
+
+
+def underflow():
+    return nn.Linear(4, 3), torch.full((1, 4), 1.8e19), torch.full((1, 3), 2.6e-23)
+
+
+def cancelling_places():
+    x = torch.zeros(1, 4, 8, 8)
+    x[0, :, 0, 0], x[0, :, 7, 7] = 2.0**40, 2.0**40
+    target = torch.zeros(1, 6, 6, 6)
+    target[0, :, 0, 0], target[0, :, 5, 5] = 1.0, -1.0
+    return nn.Conv2d(4, 6, 3), x, target
+
+
+def null_space():
+    torch.manual_seed(0)
+    layer = nn.Linear(12, 8)
+    x = torch.linalg.svd(layer.weight.detach().double())[2][-1:].float() * 1e6
+    return layer, x, torch.ones(1, 8)
+
+
+FAMILIES = {
+    "gram": gram,
+    "gram of few": lambda: gram(8, 768),
+    "underflow": underflow,
+    "cancelling places": cancelling_places,
+    "null space": null_space,
+}
+
+
+@pytest.mark.parametrize("clip", [1.0, 1e-4])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_rows_of_attackers_are_no_longer_than_the_bound(name, clip):
+    module, x, target = FAMILIES[name]()
+    objective = ModuleObjective(module, dot)
+    own = integers(objective, x, target, clip=clip)
+    assert length(own) <= 1 + SLACK
+    others = torch.randn(3, *x.shape[1:]), torch.randn(3, *target.shape[1:])
+    together = [
+        torch.cat((one, some)) for one, some in zip((x, target), others, strict=False)
+    ]
+    blank = torch.tensor([True, False, False, False])
+    rest = integers(objective, *together, blank=blank, clip=clip)
+    assert torch.equal(integers(objective, *together, clip=clip) - rest, own)
+
+
+def test_terms_that_cancel_do_not_swallow_what_other_rows_add():
+    class Valued(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(3, 2)
+
+        def forward(self, ids):
+            return self.table(ids)
+
+    ids, target = torch.zeros(501, 2).long(), torch.ones(501, 2, 2)
+    target[-1, 0], target[-1, 1] = 2.0**40, -(2.0**40)
+    objective = ModuleObjective(Valued(), dot)
+    blank = torch.zeros(501, dtype=torch.bool)
+    blank[-1] = True
+    total = integers(objective, ids, target, clip=10.0)
+    rest = integers(objective, ids, target, blank=blank, clip=10.0)
+    assert rest.any() and length(total - rest) <= 1 + SLACK
+
+
+def test_no_climb_finds_a_longer_row():
+    """Gradient ascent on a row: to where its estimated norm is the most too small."""
+    torch.manual_seed(0)
+    layer = nn.Linear(96, 64, bias=False)
+    objective = ModuleObjective(layer, dot)
+    target = torch.randn(1, 16, 64)
+    x = torch.randn(1, 16, 96).requires_grad_()
+    climb = torch.optim.Adam([x], lr=0.05)
+    longest = 0.0
+    for _ in range(40):
+        formed = target.mT @ x  # the true gradient; its Gram entries cancel the more
+        mass = x.norm(dim=2) * target.norm(dim=2)
+        loss = formed.norm().log() - mass.sum().log()
+        climb.zero_grad()
+        loss.backward()
+        climb.step()
+        own = integers(objective, x.detach() * 1e4, target)
+        longest = max(longest, length(own))
+    assert 0.9 < longest <= 1 + SLACK
+
+
+# ---------------------------------------------------------------------- planted bugs
+
+
+def caught(name="conv2d", examples=40):
+    """Say whether the tests above would fail."""
+    objective, x, y = made(name, examples)
+    try:
+        for place in (0, 20, 39):
+            assert_row_is_all(objective, x, y, place)
+    except AssertionError:
+        return True
+    return False
+
+
+def test_the_tests_see_a_sum_in_float32(monkeypatch):
+    def add_in_float32(gradients, share, out):
+        scaled = (gradients * share.scale.to(gradients)[:, None]).float()
+        out.add_(scaled.sum(-2).double().round())
+
+    assert not caught()
+    monkeypatch.setattr(conv, "add_formed", add_in_float32)
+    assert caught()
+
+
+def test_the_tests_see_a_missing_certificate(monkeypatch):
+    monkeypatch.setattr(strategy, "_KEPT_NUMBERS", 0)
+    monkeypatch.setattr(certified, "keep_certified", lambda integers, most: None)
+    module, x, target = gram()
+    own = integers(ModuleObjective(module, dot), x, target, clip=1.0)
+    assert length(own) > 2
+
+
+def test_the_tests_see_products_that_saturate(monkeypatch):
+    original = torch.Tensor.addmm_
+
+    def saturating(out, left, right):
+        return original(out, left, right).clamp_(-(2.0**41), 2.0**41)
+
+    assert not caught("linear")
+    monkeypatch.setattr(torch.Tensor, "addmm_", saturating)
+    assert caught("linear")
+
+
+def test_the_tests_see_a_branch_on_the_contents_of_a_batch(monkeypatch):
+    original = grads.OuterProduct.squared_norms
+
+    def branching(self, keep):
+        squares = original(self, keep)
+        return squares * (1.01 if squares[0] > 0 else 1.0)
+
+    assert not caught("linear")
+    monkeypatch.setattr(grads.OuterProduct, "squared_norms", branching)
+    assert caught("linear")
