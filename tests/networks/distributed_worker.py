@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.data import Subset
 
 import armijo
 from armijo import Budget
@@ -56,6 +57,16 @@ class Place:
             mine = slice(ROWS, None) if last else slice(self.rank, None, self.size - 1)
         return X[mine], y[mine]
 
+    def shuffled(self) -> list[int]:
+        """Return half of all row numbers, in an order of this rank's own."""
+        bits = torch.Generator().manual_seed(self.rank)
+        return torch.randperm(ROWS // 2, generator=bits).tolist()
+
+    def turned(self) -> tuple[Tensor, Tensor]:
+        """Return all rows, in an order of this rank's own."""
+        X, y = Place(self.folder).rows()
+        return X.roll(self.rank, 0), y.roll(self.rank, 0)
+
 
 class Watched:
     """A map-style dataset that writes down which rows are read."""
@@ -82,6 +93,11 @@ def training(model: nn.Module, data: Any, **settings: Any) -> Any:
     """Prepare a run with short defaults."""
     common: dict[str, Any] = {"rate": 1.0, "steps": 8, "n_rows": ROWS}
     common["distributed"] = dist.is_initialized()
+    watched = data.dataset if isinstance(data, Subset) else data
+    if isinstance(watched, Watched):
+        common["example"] = tuple(
+            torch.zeros_like(one[0]) for one in (watched.X, watched.y)
+        )
     return armijo.train(
         model,
         nn.CrossEntropyLoss(reduction="none"),
@@ -223,8 +239,7 @@ def refused(place: Place) -> Result:
         return refusal(lambda: training(model or network(), rows, **settings))
 
     X, y = place.rows()
-    damaged = X.clone()
-    damaged[0] = float("nan") if place.rank == 1 else 0.0
+    everything = Place(place.folder).rows()
     other = nn.Linear(FEATURES, CLASSES + place.rank).double()
     broken = place.path("broken.ledger")
     broken.write_text("not a ledger")
@@ -236,8 +251,14 @@ def refused(place: Place) -> Result:
         "module": ask(model=other),
         "no rows": ask(data=(X[:0], y[:0])),
         "same rows": ask(data=Place(place.folder).rows()),
+        # The number of rows fits, which is not what a refusal rests on.
+        "same rows, n_rows fits": ask(
+            data=Place(place.folder).rows(), n_rows=place.size * ROWS
+        ),
+        "same rows turned": ask(data=place.turned()),
+        "same examples": ask(data=Watched(*Place(place.folder).rows())),
+        "same indices": ask(data=Subset(Watched(*everything), place.shuffled())),
         "n_rows": ask(n_rows=None),
-        "not finite": ask(data=(damaged, y)),
         "no pair": ask(data=3 if place.rank == 1 else None),
         "ledger": ask(ledger=broken),
         "resume": ask(resume=True, checkpoint=place.path("missing.pt")),
@@ -310,6 +331,21 @@ def recovered(place: Place) -> Result:
     return told(run.run(), model)
 
 
+def accepted(place: Place) -> Result:
+    """Train on shards that share single rows, or more rows than ``n_rows`` says."""
+    X, y = place.rows()
+    twins = (torch.cat([X, X.new_ones(1, FEATURES)]), torch.cat([y, y.new_zeros(1)]))
+    whole = Watched(*Place(place.folder).rows())
+    strided = Subset(whole, list(range(place.rank, ROWS, place.size)))
+    usual: dict[str, Any] = {"method": "sgd", "steps": 1}
+    cases = {"twins": (twins, ROWS), "many": ((X, y), ROWS // 4)}
+    cases["subset"] = (strided, ROWS)
+    return {
+        name: refusal(lambda: training(network(), data, n_rows=rows, **usual).run())  # noqa: B023 (called at once)
+        for name, (data, rows) in cases.items()
+    }
+
+
 SCENARIOS: dict[str, Callable[[Place], Result]] = {
     one.__name__: one
     for one in (
@@ -323,6 +359,7 @@ SCENARIOS: dict[str, Callable[[Place], Result]] = {
         budget,
         resumed,
         refused,
+        accepted,
         killed,
         killed_lead,
         recovered,

@@ -52,7 +52,10 @@ def prepared(module: nn.Module | None = None, **more: Any) -> Training:
         "rate": RATE,
         "n_rows": ROWS,
     }
-    return armijo.train(module or network(), **(given | more))
+    given |= more
+    if isinstance(given["dataset"], Pairs):
+        given.setdefault("example", given["dataset"].example())
+    return armijo.train(module or network(), **given)
 
 
 class Pairs(Dataset):
@@ -65,6 +68,16 @@ class Pairs(Dataset):
 
     def __len__(self) -> int:
         return self.length
+
+    def example(self) -> Any:
+        """Return zeros of the shapes that are public."""
+        like = Pairs(self.X, self.y)[0]
+        return (
+            tuple(map(torch.zeros_like, like[0]))
+            if isinstance(like[0], tuple)
+            else torch.zeros_like(like[0]),
+            torch.zeros_like(like[1]),
+        )
 
     def __getitem__(self, number: int) -> Any:
         self.events.append(number)

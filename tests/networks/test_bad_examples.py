@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What must not leak, and what must not stop a run that is paid for."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import armijo
 from armijo.errors import UnsupportedModule
 from armijo.networks.methods import NETWORK_METHODS
 from tests.networks.network_doubles import (
     CLASSES,
     CROSS_ENTROPY,
     FEATURES,
-    ROWS,
     STEPS,
     Pairs,
     examples,
@@ -49,61 +50,83 @@ def one_wrong(value: int, tensor: Tensor) -> Tensor:
     return changed
 
 
-class TestIntegers:
-    @pytest.mark.parametrize("value", [CLASSES, -1, 7])
-    def test_a_class_that_the_loss_does_not_have(self, refused, value):
-        X, y = examples()
-        ends = rf"target 0 from {min(value, 0)} to {max(value, CLASSES - 1)}"
-        match = f"{ends}.*IndexError.*Nothing was spent"
-        refused(match, dataset=(X, one_wrong(value, y)))
-        slow = nn.Sequential(network(), nn.PReLU())
-        refused(match, slow, dataset=(X, one_wrong(value, y)))
+BAD = 17
 
-    @pytest.mark.parametrize("value", [6, -1])
-    def test_a_word_that_the_table_does_not_have(self, refused, value):
-        X, y = examples()
-        inputs = (X, one_wrong(value, words()))
-        match = rf"input 1 from {min(value, 0)} to .*target 0 from 0 to {CLASSES - 1}"
-        refused(match, two_inputs(), dataset=(inputs, y))
 
-    @pytest.mark.parametrize("kind", [torch.uint8, torch.uint16, torch.int32])
-    def test_all_kinds_of_integers_are_looked_at(self, refused, kind):
+def spoiled(kind: str) -> tuple[Any, Any]:
+    """Return examples of which one cannot be used."""
+    X, y = examples()
+    if kind in ("nan", "inf"):
+        X[BAD, 1] = float(kind)
+    else:
+        y[BAD] = {"no class": CLASSES, "negative": -1}[kind]
+    return X, y
+
+
+class TestBlanks:
+    """One row's content never raises, warns or tells; it adds nothing."""
+
+    @every_method
+    @pytest.mark.parametrize("kind", ["nan", "no class"])
+    def test_they_do_not_stop_a_run(self, name, kind):
+        module = network()
+        training = prepared(module, dataset=spoiled(kind), method=name, rate=1.0).run()
+        assert len(training.records) == training.accountant.n_charges == STEPS
+        assert bool(torch.isfinite(flat(module)).all())
+
+    @pytest.mark.parametrize("kind", ["nan", "inf", "no class", "negative"])
+    def test_all_kinds_of_blanks_are_the_same(self, kind):
+        modules = [network(), network()]
+        for module, bad in zip(modules, ("no class", kind), strict=True):
+            data = spoiled(bad)
+            prepared(module, dataset=data, method="blsgd", rate=1.0, seed=4).run()
+        assert torch.equal(flat(modules[0]), flat(modules[1]))
+
+    def test_words_that_the_table_does_not_have(self):
+        X, y = examples()
+        inputs = (X, one_wrong(6, words()))
+        prepared(two_inputs(), dataset=(inputs, y), method="sgd").run()
+
+    @pytest.mark.parametrize("kind", [torch.uint8, torch.int32])
+    def test_other_kinds_of_integers(self, kind):
         X, y = examples()
 
         def loss(scores: Tensor, target: Tensor) -> Tensor:
             return CROSS_ENTROPY(scores, target.long())
 
-        refused("from 0 to 9", dataset=(X, one_wrong(9, y).to(kind)), loss=loss)
-        prepared(dataset=(X, y.to(kind)), loss=loss)
+        data = (X, one_wrong(9, y).to(kind))
+        prepared(dataset=data, loss=loss, method="sgd").run()
 
-    def test_a_class_that_the_loss_ignores_is_taken(self):
-        X, y = examples()
-        prepared(dataset=(X, one_wrong(-100, y)), method="sgd").run()
+    def test_examples_that_cannot_be_read_or_have_another_shape(self):
+        class Broken(Pairs):
+            def __getitem__(self, number: int) -> Any:
+                x, y = super().__getitem__(number)
+                if number == 3:
+                    raise OSError("a corrupt file, named after a person")
+                return {5: (x[:2], y), 7: (x.double(), y), 9: (x, y, 1)}.get(
+                    number, (x, y)
+                )
 
-
-class TestRowsThatRaise:
-    @every_method
-    def test_they_do_not_stop_a_run(self, name):
-        X, y = examples()
-        module = network()
-        training = prepared(
-            module, dataset=Pairs(X, one_wrong(7, y)), method=name, rate=1.0
-        ).run()
-        assert len(training.records) == training.accountant.n_charges == STEPS
-        assert bool(torch.isfinite(flat(module)).all())
-
-    def test_they_add_nothing(self):
-        """The other examples are those of a run without them."""
-        X, y = examples()
-        keep = torch.arange(ROWS) != 17
-        modules = [network(), network()]
-        for module, data in zip(
-            modules,
-            (Pairs(X, one_wrong(7, y)), Pairs(X[keep], y[keep])),
-            strict=True,
-        ):
+        runs = []
+        for data in (Broken(*examples()), Pairs(*examples())):
+            X = data.X.clone()
+            if type(data) is Pairs:
+                X[[3, 5, 7, 9]] = torch.nan
+                data.X = X
+            module = network()
             prepared(module, dataset=data, method="sgd", rate=1.0, seed=4).run()
-        assert torch.equal(flat(modules[0]), flat(modules[1]))
+            runs.append(flat(module))
+        assert torch.equal(*runs)
+
+    def test_their_owner_is_told_by_name(self):
+        X, y = examples()
+        X[2, 0], y[BAD] = torch.nan, CLASSES
+        assert armijo.blank_rows(network(), CROSS_ENTROPY, (X, y)) == [2, BAD]
+        pairs = Pairs(X, y)
+        found = armijo.blank_rows(
+            network(), CROSS_ENTROPY, pairs, example=pairs.example()
+        )
+        assert found == [2, BAD]
 
 
 class Largest(nn.Module):
@@ -128,8 +151,10 @@ class TestBuffers:
     def test_nothing_is_kept_of_an_example(self, name):
         X, y = examples()
         X[5] = 1e4
-        module = nn.Sequential(Largest(100.0), network())
-        prepared(module, dataset=(X, y), method=name, rate=1.0).run()
+        module = nn.Sequential(Largest(math.inf), network())
+        training = prepared(module, dataset=(X, y), method=name, rate=1.0)
+        module[0].beyond = 100.0  # after the probe, which would have seen it
+        training.run()
         assert module[0].value == 0
 
 

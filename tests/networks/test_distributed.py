@@ -26,6 +26,7 @@ WITHOUT_DEATH = [
     "budget",
     "resumed",
     "refused",
+    "accepted",
 ]
 SIZES = [2, pytest.param(3, marks=pytest.mark.slow)]
 Results = list[dict[str, Any]]
@@ -203,8 +204,11 @@ def test_a_resumed_run_is_the_whole_one(
         ("module", "the same module in all", "the same module in all"),
         ("no rows", "at least one example", "at least one example"),
         ("same rows", "its own share", "its own share"),
+        ("same rows, n_rows fits", "its own share", "its own share"),
+        ("same rows turned", "its own share", "its own share"),
+        ("same examples", "its own share", "its own share"),
+        ("same indices", "its own share", "its own share"),
         ("n_rows", "Expected n_rows", "Expected n_rows"),
-        ("not finite", "Process 1 of", "NaN or infinity"),
         ("no pair", "Process 1 of", "pair of tensors or a dataset"),
         ("ledger", "LedgerError", "Process 0 of"),
         ("resume", "is not a checkpoint", "Process 0 of"),
@@ -224,6 +228,15 @@ def test_what_one_process_must_refuse_all_refuse(
     assert second in found[1][case]
     assert all(rank[case] != "nothing" for rank in found)
     assert not any(rank["written"] for rank in found)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("case", ["twins", "many", "subset"])
+def test_shards_that_differ_are_not_looked_at_further(
+    several: Callable[[int, str], Results], size: int, case: str
+) -> None:
+    """Neither equal rows of two people nor the exact number of rows shows."""
+    assert [rank[case] for rank in several(size, "accepted")] == ["nothing"] * size
 
 
 def test_a_script_without_a_process_group_is_told_what_to_call() -> None:

@@ -237,7 +237,7 @@ from tests.networks.network_doubles import *
 
 class Deadly(Pairs):
     def __getitem__(self, number):
-        if number == 0 and len(self.events) >= 1 + 2 * len(self):
+        if number == 0 and len(self.events) >= 2 * len(self):
             os._exit(9)
         return super().__getitem__(number)
 
@@ -327,7 +327,7 @@ class TestRefused:
             ({"options": {"step_size": 0.5}}, "options is"),
             ({"l2": 0.1}, "l2 is"),
             ({"n_rows": 41}, "n_rows is"),
-            ({"n_rows": None}, "relation is"),
+            ({"isolate": True}, "arithmetic is"),
             ({"seed": SEED + 1}, "streams of the checkpoint"),
             ({"seed": None}, "streams of the checkpoint"),
         ],

@@ -1,13 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user hands to ``armijo.train``, checked before anything is spent."""
+"""What a user hands to ``armijo.train``, checked before anything is spent.
+
+Only what is public decides: types, shapes, lengths, and synthetic examples.  A row's
+content never raises; :func:`blank_rows` names such rows to the owner of the data.
+"""
 
 from typing import Any
 
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
 from armijo import _validate
+from armijo.data.query import Rows
 from armijo.data.sources import DatasetRows, ExampleSource, TensorRows
-from armijo.errors import UnsupportedModule
-from armijo.objectives.ghost.checks import as_tuple
+from armijo.objectives.ghost.checks import Loss
 from armijo.objectives.module import ModuleObjective
+from armijo.privacy.budget import Computed, Neighboring
+
+CERTIFIED = "exact sums of integers, certified for each example"
+_AT_ONCE = 512
 
 
 def public_rows(n_rows: int | None, found: int, distributed: bool) -> int:
@@ -23,8 +35,26 @@ def public_rows(n_rows: int | None, found: int, distributed: bool) -> int:
     return found
 
 
-def source_of(dataset: Any, device: Any) -> ExampleSource:
+def relation_of(relation: str, *, isolate: bool, n_rows: int | None) -> Neighboring:
+    """Return the neighboring relation, refusing one that no proof covers."""
+    _validate.choice(("zero-out", "add-remove"), relation=relation)
+    if relation == "zero-out":
+        return Neighboring.ZERO_OUT
+    if not isolate or n_rows is None:
+        found = "isolate=False" if not isolate else "n_rows=None"
+        raise ValueError(
+            f"Expected isolate=True and n_rows with relation='add-remove', got {found}:"
+            " torch's kernels may compute a row in another way once a row is missing, "
+            "and the number of rows is then private. Take relation='zero-out', or give "
+            "both. Nothing was spent."
+        )
+    return Neighboring.ADD_REMOVE
+
+
+def source_of(dataset: Any, device: Any, example: Any = None) -> ExampleSource:
     """Return the rows of a pair of tensors or of a dataset."""
+    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
+        dataset = dataset.tensors
     if isinstance(dataset, tuple) and len(dataset) == 2:
         return TensorRows(*dataset, device=device)
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
@@ -32,55 +62,67 @@ def source_of(dataset: Any, device: Any) -> ExampleSource:
             "Expected a pair of tensors or a dataset with __getitem__ and __len__, got "
             f"{type(dataset).__name__}. Nothing was spent."
         )
-    return DatasetRows(dataset, device=device)
+    if example is None:
+        raise ValueError(
+            "Expected example=(input, target) with a map-style dataset, got None; "
+            "which shapes and types its examples have must be public and cannot be "
+            "read from one of them. Give zeros in the right shapes, such as "
+            "example=(torch.zeros(3, 32, 32), 0). Nothing was spent."
+        )
+    return DatasetRows(dataset, example, device=device)
 
 
 def check_source(
     objective: ModuleObjective, source: ExampleSource, distributed: bool
 ) -> None:
-    """Refuse no examples, numbers that are none, and a loss of the wrong kind.
+    """Refuse no examples, and a module or loss that does not take such examples.
 
-    The shard of one process may be empty if it is of tensors, whose shapes are known.
+    The shard of one process may be empty.
     """
-    shard = distributed and isinstance(source, TensorRows)
-    if len(source) == 0 and not shard:
+    if len(source) == 0 and not distributed:
         raise ValueError("Expected at least one example, got none. Nothing was spent.")
-    if isinstance(source, TensorRows):
-        source.refuse_not_finite()
     objective.check(*source.zeros())
-    if isinstance(source, TensorRows):
-        _refuse_integers(objective, source)
 
 
-def _refuse_integers(objective: ModuleObjective, source: TensorRows) -> None:
-    """Refuse classes that a loss does not have, or places that no embedding has.
+def computed_by(objective: ModuleObjective, source: ExampleSource) -> Computed:
+    """Test the kernels with synthetic examples; return what a guarantee names."""
+    if objective.device.type != "cpu":
+        return Computed(
+            arithmetic=f"integers on {objective.device.type}",
+            uncovered=(
+                f"sums and kernels on the device {objective.device.type} are not "
+                "covered by the proof, which is about processors",
+            ),
+        )
+    if objective.isolate:
+        return Computed(arithmetic=f"{CERTIFIED}, one example at a time")
+    words = objective.row_wise_test(*source.zeros())
+    return Computed(arithmetic=CERTIFIED, assumptions=(words,))
 
-    Two examples are tried: all integers at their smallest and all at their largest.
+
+def blank_rows(
+    model: nn.Module, loss: Loss, dataset: Any, *, example: Any = None
+) -> list[int]:
+    """Return the numbers of examples that a training would leave out.
+
+    For the owner of the data, before a training: what it returns is private and has no
+    noise.  An example is left out if it cannot be read, has another shape or type than
+    it should have, holds a number that is not finite, or if module, loss or gradient do
+    not take it (a class that does not exist, say).
+
+    Examples
+    --------
+    >>> X, y = torch.zeros(3, 4), torch.tensor([0, 1, 7])
+    >>> blank_rows(nn.Linear(4, 2), nn.CrossEntropyLoss(reduction="none"), (X, y))
+    [2]
     """
-    examples, found = _ends(source)
-    if not found:
-        return
-    try:
-        objective.check(*examples)
-    except UnsupportedModule:
-        raise
-    except Exception as error:
-        raise ValueError(
-            "Expected integers that module and loss take, got "
-            f"{', '.join(found)}, whose ends they refuse ({type(error).__name__}: "
-            f"{error}); correct such examples or leave them out. Nothing was spent."
-        ) from error
-
-
-def _ends(source: TensorRows) -> tuple[tuple[Any, Any], list[str]]:
-    """Return two examples with the ends of all integers, and a name for each range."""
-    examples, found = source.zeros(), []
-    groups = zip(("input", "target"), source.parts()[0], examples, strict=True)
-    for name, tensors, made in groups:
-        for number, (one, two) in enumerate(zip(tensors, as_tuple(made), strict=True)):
-            if one.numel() and not (one.is_floating_point() or one.is_complex()):
-                values = one.cpu().numpy()  # torch has no minimum of some integers
-                least, most = values.min().item(), values.max().item()
-                two[0], two[1] = least, most
-                found.append(f"{name} {number} from {least} to {most}")
-    return examples, found
+    objective = ModuleObjective(model, loss)
+    source = source_of(dataset, objective.device, example)
+    objective.check(*source.zeros())
+    found: list[int] = []
+    for start in range(0, len(source), _AT_ONCE):
+        index = torch.arange(start, min(start + _AT_ONCE, len(source)))
+        X, y, blank = source.take(index.numpy())
+        kept = objective.kept(Rows(X, y, blank=blank))
+        found += index[~kept.cpu()].tolist()
+    return found

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from armijo import _validate
-from armijo.data.private import NoiseChoice
-from armijo.objectives.ghost.parameters import flat_size
-from armijo.privacy.budget import Budget, Neighboring
+from armijo.objectives.ghost.params import flat_size
+from armijo.optim.keyed_run import ledger_path
+from armijo.privacy.budget import Budget, Computed, Neighboring
 
 EPOCHS = 10
 """Expected passes over the data when no number of steps is given."""
@@ -34,9 +34,9 @@ class TrainSettings:
     steps: int
     n_rows: int
     relation: Neighboring
+    computed: Computed
     options: Mapping[str, Any]
     l2: float
-    noise: NoiseChoice
     seed: int | None
     ledger: Path_ | None
     checkpoint: Path_ | None
@@ -56,15 +56,8 @@ class TrainSettings:
 
     @property
     def ledger_path(self) -> Path | None:
-        """The file of the charges: beside the checkpoint, if no other is named.
-
-        A checkpoint alone would forget what its steps cost.
-        """
-        if self.ledger is not None:
-            return Path(self.ledger)
-        if self.checkpoint is None:
-            return None
-        return Path(self.checkpoint).with_name(Path(self.checkpoint).name + ".ledger")
+        """The file of the charges; every checkpoint has one."""
+        return ledger_path(self.ledger, self.checkpoint)
 
     def fingerprint(self, budget: Budget, module: nn.Module) -> dict[str, Any]:
         """Return what a checkpoint must share with the run, as plain values."""
@@ -73,6 +66,7 @@ class TrainSettings:
             "epsilon": budget.epsilon,
             "delta": budget.delta,
             "relation": self.relation.value,
+            "arithmetic": self.computed.arithmetic,
             "rate": self.rate,
             "steps": self.steps,
             "n_rows": self.n_rows,

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from armijo.data.team import Alone, Team, number_total
+from armijo.data.team import Alone, Team
 from armijo.networks.checkpoint import load_training
 from armijo.noise import Randomness
 from armijo.optim.checkpoint import Position
@@ -23,29 +23,6 @@ from armijo.optim.loop import S
 from armijo.privacy.accountant import Accountant, LedgerFactory
 from armijo.privacy.budget import Budget
 from armijo.privacy.ledger import Charge, MemoryLedger
-
-MOST_EXCESS = 1.5
-"""All shards together may hold this many times ``n_rows`` before they are refused."""
-
-
-def refuse_shards(team: Team, found: int, n_rows: int) -> None:
-    """Refuse no rows at all, and the same rows in every process.
-
-    A row that several processes hold counts several times in each sum, which no noise
-    was planned for.
-    """
-    if isinstance(team, Alone):
-        return
-    total = number_total(team, found)
-    if total == 0:
-        raise ValueError("Expected at least one example, got none. Nothing was spent.")
-    if total > MOST_EXCESS * n_rows:
-        raise ValueError(
-            f"Expected n_rows={n_rows} to be the public number of all examples and "
-            "each process to hold its own share of them, got far more examples than "
-            "that; give process r of N the rows r, r + N, r + 2N, ... Nothing was "
-            "spent."
-        )
 
 
 def share_start(

@@ -11,12 +11,18 @@ from typing import Any
 from torch import nn
 
 from armijo import _validate
-from armijo.data.private import NoiseChoice, PrivateDataset
+from armijo.data.private import PrivateDataset
 from armijo.data.sources import ExampleSource
 from armijo.data.team import Alone, ProcessTeam, Team
 from armijo.errors import ArmijoError, BudgetExceeded, Diverged, LedgerError
 from armijo.networks.checkpoint import save_training
-from armijo.networks.inputs import check_source, public_rows, source_of
+from armijo.networks.inputs import (
+    check_source,
+    computed_by,
+    public_rows,
+    relation_of,
+    source_of,
+)
 from armijo.networks.methods import network_method
 from armijo.networks.progress import evaluating, shown
 from armijo.networks.settings import (
@@ -26,14 +32,14 @@ from armijo.networks.settings import (
     default_rate,
     default_steps,
 )
+from armijo.networks.shards import refuse_shards
 from armijo.networks.together import (
     own_randomness,
-    refuse_shards,
     share_start,
     shared_accountant,
     shared_past,
 )
-from armijo.objectives.ghost.one_by_one import Loss
+from armijo.objectives.ghost.checks import Loss
 from armijo.objectives.module import ModuleObjective
 from armijo.optim.accounts import accountant_for
 from armijo.optim.checkpoint import Position
@@ -41,7 +47,7 @@ from armijo.optim.divergence import refuse_diverged
 from armijo.optim.keyed_run import KeyedRun
 from armijo.optim.loop import StepRecord, minimize
 from armijo.privacy.accountant import Accountant, LedgerFactory
-from armijo.privacy.budget import Budget, Neighboring
+from armijo.privacy.budget import Budget
 from armijo.privacy.ledger import MemoryLedger
 from armijo.privacy.statement import PrivacyStatement
 
@@ -103,7 +109,6 @@ class Training:
                 n_rows=settings.n_rows,
                 accountant=self.accountant,
                 randomness=self._randomness,
-                noise=settings.noise,
                 team=team,
             )
             self._refuse_used_up()
@@ -118,7 +123,7 @@ class Training:
         """
         own, objective = self._settings, self._objective
         alone = isinstance(self._team, Alone) and objective.device.type == "cpu"
-        described = (self._run_id, own.noise, own.seed)
+        described = (self._run_id, own.seed)
         return KeyedRun(
             own.checkpoint if alone else None,
             source,
@@ -145,6 +150,7 @@ class Training:
             relation=own.relation,
             private=own.method != "nonprivate",
             seeded=own.seed is not None,
+            computed=own.computed,
         )
         return shared_accountant(self._team, lambda it: build(ledger=it), ledger)
 
@@ -184,7 +190,7 @@ class Training:
     @property
     def privacy(self) -> PrivacyStatement:
         """Guarantee and charges so far."""
-        return PrivacyStatement.of(self.accountant, str(self._settings.noise))
+        return PrivacyStatement.of(self.accountant)
 
     def _keep(self, state: Any, record: StepRecord) -> None:
         """Take a finished step, evaluate and save when it is due."""
@@ -286,10 +292,12 @@ def train(
     rate: float | None = None,
     steps: int | None = None,
     n_rows: int | None = None,
+    relation: str = "zero-out",
+    isolate: bool = False,
+    example: Any = None,
     options: Mapping[str, Any] | None = None,
     l2: float = 0.0,
     device: Any = None,
-    noise: NoiseChoice = "auto",
     seed: int | None = None,
     ledger: Path_ | None = None,
     checkpoint: Path_ | None = None,
@@ -310,7 +318,8 @@ def train(
         ``loss(model(inputs), targets)`` of shape (B,): one number for each example,
         such as ``torch.nn.CrossEntropyLoss(reduction="none")``.
     dataset : pair of tensors, or map-style dataset
-        Inputs and targets, or ``dataset[i] -> (input, target)``.
+        Inputs and targets, or ``dataset[i] -> (input, target)``.  Examples that cannot
+        be used add nothing; :func:`armijo.blank_rows` names them to their owner.
     budget : Budget
         The promise.
     method : str
@@ -320,16 +329,19 @@ def train(
         Sampling probability and number of batches; by default batches of 256 examples
         or 1/100 of them, whichever is more, and ten expected passes.
     n_rows : int or None
-        The public number of examples; None takes the number found and promises under
-        the zero-out relation.
+        The public number of examples, a divisor only.
+    relation : {"zero-out", "add-remove"}
+        A blank in the place of one example, or one example less; the second needs
+        ``isolate`` and ``n_rows``.
+    isolate : bool
+        Whether examples go through the model one at a time, assuming no kernels.
+    example : pair or None
+        For a map-style dataset: public shapes and types; values do not matter.
     options : mapping or None
         Parameters of the method.
     l2 : float
-        Penalty.
     device : str, torch.device or None
         Where to compute; None is where the model is.
-    noise : {"auto", "exact", "fast"}
-        How noise is drawn.
     seed : int or None
         A seeded run repeats and carries no guarantee.
     ledger, checkpoint : path or None
@@ -348,30 +360,18 @@ def train(
     Returns
     -------
     Training
-
-    Examples
-    --------
-    >>> import torch
-    >>> X, y = torch.rand(600, 4), torch.randint(0, 2, (600,))
-    >>> run = train(
-    ...     nn.Linear(4, 2),
-    ...     nn.CrossEntropyLoss(reduction="none"),
-    ...     (X, y),
-    ...     Budget(epsilon=1.0, delta=1e-5),
-    ...     steps=3,
-    ... )
-    >>> [record.batch for record in run]
-    [0, 1, 2]
     """
     _validate.at_least(1, evaluate_every=evaluate_every)
     team: Team = ProcessTeam() if distributed else Alone()
     if device is not None:
         model.to(device)
-    objective = ModuleObjective(model, loss, l2=l2)
-    source = team.attempt(lambda: source_of(dataset, device or objective.device))
+    promised = relation_of(relation, isolate=isolate, n_rows=n_rows)
+    objective = ModuleObjective(model, loss, l2=l2, isolate=isolate)
+    place = device or objective.device
+    source = team.attempt(lambda: source_of(dataset, place, example))
     team.attempt(lambda: check_source(objective, source, distributed))
     known = public_rows(n_rows, len(source), distributed)
-    refuse_shards(team, len(source), known)
+    refuse_shards(team, source, dataset)
     rate = default_rate(known) if rate is None else rate
     _validate.rate(rate=rate)
     settings = TrainSettings(
@@ -379,10 +379,10 @@ def train(
         rate=rate,
         steps=default_steps(rate) if steps is None else steps,
         n_rows=known,
-        relation=Neighboring.ZERO_OUT if n_rows is None else Neighboring.ADD_REMOVE,
+        relation=promised,
+        computed=team.attempt(lambda: computed_by(objective, source)),
         options=dict(options or {}),
         l2=l2,
-        noise=noise,
         seed=seed,
         ledger=ledger,
         checkpoint=checkpoint,
