@@ -2,6 +2,7 @@
 """The runs that are crashed, started and resumed as a user would."""
 
 import io
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import torch
 from armijo.errors import ArmijoError
 from armijo.estimators import run
 from armijo.estimators.run import RunSettings, train
+from armijo.jobs.show import ledger_fault
 from armijo.objectives import LinearObjective
 from armijo.optim import accounts
 from armijo.optim.loop import StepRecord
@@ -65,7 +67,15 @@ class Subject:
     def finished(self, folder: Path) -> bytes | None:
         """Return what the run left, None while it is not whole."""
         path = folder / self.outcome
-        return path.read_bytes() if path.exists() else None
+        if not path.exists() or path.suffix != ".json":
+            return path.read_bytes() if path.exists() else None
+        document = json.loads(path.read_bytes())
+        fault = ledger_fault(read_ledger(folder / self.ledger), document["privacy"])
+        assert fault is None, fault
+        # The name of a ledger is random, and torn lines are lines of it.
+        for name in ("ledger_run", "ledger_head"):
+            del document["privacy"][name]
+        return json.dumps(document).encode()
 
 
 def table() -> tuple[np.ndarray, np.ndarray]:

@@ -3,6 +3,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -186,7 +187,8 @@ def test_sound_guarantee_says_so():
     assert SOUND.holds
     assert SOUND.sentence() == (
         "(0.5, 1e-06)-differentially private under the zero-out relation, "
-        "accountant: filter-rdp."
+        "accountant: filter-rdp; noise: exact, rounded to a public lattice; sums: "
+        "exact sums of integers."
     )
     assert json.loads(json.dumps(SOUND.to_dict())) == {
         "epsilon": 0.5,
@@ -195,6 +197,9 @@ def test_sound_guarantee_says_so():
         "accountant": "filter-rdp",
         "guarantee": True,
         "broken_premises": [],
+        "sampler": "exact, rounded to a public lattice",
+        "arithmetic": "exact sums of integers",
+        "assumptions": [],
     }
 
 
@@ -206,3 +211,12 @@ def test_broken_guarantee_says_why():
     told = BROKEN.to_dict()
     assert told["guarantee"] is False
     assert told["broken_premises"] == ["first reason", "second reason"]
+
+
+def test_what_is_assumed_stands_in_the_sentence_and_in_the_object():
+    assuming = replace(SOUND, assumptions=("rows end at lines", "one row each"))
+    assert assuming.holds
+    assert assuming.sentence() == (
+        SOUND.sentence()[:-1] + "; assumes: rows end at lines; one row each."
+    )
+    assert assuming.to_dict()["assumptions"] == ["rows end at lines", "one row each"]

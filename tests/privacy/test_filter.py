@@ -310,6 +310,9 @@ def test_state_is_json():
         "accountant": "filter-rdp-weighted",
         "guarantee": True,
         "broken_premises": [],
+        "sampler": "exact, rounded to a public lattice",
+        "arithmetic": "exact sums of integers",
+        "assumptions": [],
         "limits": watch.limits.tolist(),
         "orders": [24.0, 31.0],
     }

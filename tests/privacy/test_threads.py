@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that share an accountant spend one budget; copies and children go on."""
+"""Threads that share an accountant spend one budget; copies and children do not."""
 
 import copy
 import os
@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from armijo.errors import BudgetExceeded
+from armijo.errors import BudgetExceeded, LedgerError
 from armijo.privacy.accountant import Accountant
 from armijo.privacy.filter import PrivacyFilter
+from armijo.privacy.ledger import Charge, MemoryLedger
 from armijo.privacy.mechanisms import Gaussian
 from armijo.privacy.nonprivate import NonPrivateAccountant
 from armijo.privacy.planned import PlannedAccountant
@@ -73,62 +74,51 @@ def test_as_many_charges_are_accepted_as_fit(make, restless):
         assert [one.index for one in watch.ledger.charges] == list(range(fit))
 
 
-def test_a_copy_that_shares_its_ledger_waits_for_its_turn(restless):
-    """A shallow copy of an accountant spends from the same sums."""
-    watch = filtered()
-    fit, twins = drain(filtered(), OFTEN), [copy.copy(watch) for _ in range(THREADS)]
-
-    def spend() -> None:
-        own = twins.pop()
-        while own.affords(OFTEN):
-            try:
-                own.charge(OFTEN)
-            except BudgetExceeded:
-                return
-
-    crowd(spend)
-    assert watch.n_charges == fit
+@pytest.mark.parametrize("make", [filtered, planned, counted, MemoryLedger])
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_no_copy_has_the_budget_a_second_time(make, duplicate):
+    with pytest.raises(TypeError, match="spend the same budget again"):
+        duplicate(make())
 
 
-def duplicated(watch: Accountant) -> Accountant:
-    found: Accountant = pickle.loads(pickle.dumps(watch))
-    return found
-
-
-@pytest.mark.parametrize("make", [filtered, planned])
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, duplicated])
-def test_a_whole_copy_has_a_turn_of_its_own(make, duplicate):
-    watch = make()
-    watch.charge(OFTEN)
-    with watch._turns:  # whoever holds the one does not keep the other waiting
-        twin = duplicate(watch)
-        crowd(lambda: twin.charge(OFTEN))
-    assert twin.n_charges == 1 + THREADS
-    assert watch.n_charges == 1
+@pytest.mark.parametrize("make", [filtered, planned, counted])
+def test_an_unused_one_is_the_model_of_others(make):
+    model = make()
+    first, second = model.unused(), model.unused()
+    fit = drain(first, OFTEN)
+    assert drain(second, OFTEN) == drain(make(), OFTEN) == fit
+    assert model.n_charges == 0 and model.affords(OFTEN)
+    assert second.header() == model.header()
+    with pytest.raises(ValueError, match=f"got {fit} charges"):
+        first.unused()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_child_forked_during_a_charge_goes_on(monkeypatch):
-    """The thread that held the lock is not in the child, and cannot release it."""
-    watch, begun, done = filtered(), threading.Event(), threading.Event()
-    append = watch.ledger.append
-
-    def slowly(charge):
-        begun.set()
-        assert done.wait(60)
-        append(charge)
-
-    monkeypatch.setattr(watch.ledger, "append", slowly)
-    thread = threading.Thread(target=watch.charge, args=(OFTEN,))
-    thread.start()
-    assert begun.wait(60)
-    child = os.fork()
-    if child == 0:
-        signal.alarm(30)  # a child that waits for ever is ended, which is seen below
-        watch.ledger.append = append
-        os._exit(watch.charge(OFTEN))
-    done.set()
-    thread.join(60)
+@pytest.mark.parametrize("make", [filtered, planned, counted])
+def test_a_forked_child_is_refused_and_can_make_its_own(make):
+    """Also while a thread of the parent holds the lock, which nobody releases there."""
+    watch = make()
+    with watch._turns:
+        child = os.fork()
+        if child == 0:
+            _in_the_child(watch)
     assert os.waitpid(child, 0)[1] == 0
-    assert watch.n_charges == 1
+    assert watch.charge(OFTEN) == 0
+
+
+def _in_the_child(watch):
+    """Try to charge; end the process whatever happens, or it would go on testing."""
+    signal.alarm(30)  # one that waits for ever is ended, which is seen
+    seen, code = [], 1
+    entry = Charge(0, "", {}, (1.0,))
+    try:
+        for spend in (lambda: watch.charge(OFTEN), lambda: watch.ledger.append(entry)):
+            try:
+                spend()
+            except LedgerError as error:
+                seen.append("a child of it" in str(error))
+        own = watch.unused()
+        code = 0 if seen == [True, True] and own.charge(OFTEN) == 0 else 1
+    finally:
+        os._exit(code)

@@ -7,17 +7,26 @@ synced) before the caller may touch a row.  Threads may share an accountant: the
 one after the other.
 """
 
+import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from typing import Self
 
 import numpy as np
 
 from armijo.errors import BudgetExceeded, LedgerError, UnchargedAccess
-from armijo.privacy.budget import Budget, FloatArray, Guarantee, Neighboring
+from armijo.privacy.budget import (
+    Budget,
+    Computed,
+    FloatArray,
+    Guarantee,
+    Neighboring,
+)
 from armijo.privacy.ledger import Charge, MemoryLedger
 from armijo.privacy.mechanisms import Mechanism, describe, parts
+from armijo.privacy.one_owner import OneOwner
 from armijo.privacy.subsampling import Subsampled
-from armijo.privacy.turns import Turns
 
 LedgerFactory = Callable[[Mapping[str, object]], MemoryLedger]
 
@@ -28,8 +37,11 @@ LEAKY = "exact values of the private rows were recorded (leaky_diagnostics)"
 """Broken premise of a run with ``leaky_diagnostics=True``."""
 
 
-class Accountant(ABC):
+class Accountant(OneOwner, ABC):
     """Base of the filter, the planned and the reproduction accountant.
+
+    It cannot be copied and refuses to charge in a forked child, which would have the
+    rest of the budget a second time; :meth:`unused` makes another one.
 
     Parameters
     ----------
@@ -47,6 +59,8 @@ class Accountant(ABC):
         Whether randomness comes from a seed, which voids the promise.
     leaky_diagnostics : bool
         Whether exact values are recorded beside the run, which voids it too.
+    computed : Computed or None
+        How numbers are computed; None is by the gate's own exact sums.
     ledger : callable or None
         Opens the ledger from the accountant's header; None keeps charges in memory.
     """
@@ -61,8 +75,11 @@ class Accountant(ABC):
         broken_premises: tuple[str, ...] = (),
         insecure_deterministic: bool = False,
         leaky_diagnostics: bool = False,
+        computed: Computed | None = None,
         ledger: LedgerFactory | None = None,
     ) -> None:
+        super().__init__()
+        computed = computed or Computed()
         self.guarantee = Guarantee(
             budget=budget,
             relation=relation,
@@ -71,13 +88,16 @@ class Accountant(ABC):
                 *broken_premises,
                 *(SEEDED,) * insecure_deterministic,
                 *(LEAKY,) * leaky_diagnostics,
+                *computed.uncovered,
             ),
+            arithmetic=computed.arithmetic,
+            assumptions=computed.assumptions,
         )
         self._limits = np.array(limits, dtype=float)
         self._limits.setflags(write=False)
         self._costs: dict[Mechanism, FloatArray] = {}
         self._descriptions: dict[Mechanism, dict[str, object]] = {}
-        self._turns = Turns()
+        self._turns = threading.RLock()
         self.ledger = MemoryLedger() if ledger is None else ledger(self.header())
         self._recover()
 
@@ -189,6 +209,7 @@ class Accountant(ABC):
         UnchargedAccess
             If the batch was charged before.
         """
+        self.refuse_in_child()
         cost = self.cost(mechanism)  # before the turn: a new curve may take seconds
         # No other thread may charge between the test of the sums and their change.
         with self._turns:
@@ -208,6 +229,32 @@ class Accountant(ABC):
             )
             self.ledger.append(entry)
         return index
+
+    def unused(self) -> Self:
+        """Return an accountant of the same settings, for a run with its own budget.
+
+        Finding the cost of a plan again may take seconds.  Only one that has charged
+        nothing, and writes no file, can be the model of another.
+        """
+        paid = self.ledger.next_index
+        if paid or type(self.ledger) is not MemoryLedger:
+            raise ValueError(
+                f"Expected an accountant without charges and without a file, got "
+                f"{paid} charges in a {type(self.ledger).__name__}; make a "
+                "new one for another run."
+            )
+        other = object.__new__(type(self))
+        kept = {
+            name: dict(value) if isinstance(value, dict) else value
+            for name, value in vars(self).items()
+        }
+        vars(other).update(
+            kept,
+            ledger=MemoryLedger(),
+            _turns=threading.RLock(),
+            _process=os.getpid(),
+        )
+        return other
 
     def _refusal(self, mechanism: Mechanism, cost: FloatArray) -> str:
         """Say what was asked, what is left and what to do."""

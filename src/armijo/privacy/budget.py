@@ -50,6 +50,29 @@ class Budget:
         _validate.open_unit(delta=self.delta)
 
 
+EXACT_SAMPLER = "exact, rounded to a public lattice"
+LATTICE_SUMS = "exact sums of integers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computed:
+    """How the numbers of a run are computed, for its guarantee to name.
+
+    Attributes
+    ----------
+    arithmetic : str
+        How sums are taken.
+    assumptions : tuple of str
+        What is taken for granted, and how it was tested.
+    uncovered : tuple of str
+        Why the proof does not cover the arithmetic; it breaks the guarantee.
+    """
+
+    arithmetic: str = LATTICE_SUMS
+    assumptions: tuple[str, ...] = ()
+    uncovered: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
     """What may be said about a finished or running computation.
@@ -65,12 +88,20 @@ class Guarantee:
         Which accountant watched the run.
     broken_premises : tuple of str
         Reasons why the promise does *not* hold; empty for a sound run.
+    sampler, arithmetic : str
+        How noise is drawn and sums are taken, as far as the proof covers them.
+    assumptions : tuple of str
+        What the proof takes for granted; where a test on this machine did not refute
+        it, the test is named.
     """
 
     budget: Budget
     relation: Neighboring
     accountant: str
     broken_premises: tuple[str, ...] = ()
+    sampler: str = EXACT_SAMPLER
+    arithmetic: str = LATTICE_SUMS
+    assumptions: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -83,12 +114,17 @@ class Guarantee:
         if self.holds:
             return (
                 f"({epsilon:g}, {delta:g})-differentially private under the "
-                f"{self.relation.value} relation, accountant: {self.accountant}."
+                f"{self.relation.value} relation, accountant: {self.accountant}; "
+                f"noise: {self.sampler}; sums: {self.arithmetic}{self._assumed()}."
             )
         return (
             f"NO GUARANTEE: labelled epsilon {epsilon:g} at delta {delta:g} is not a "
             f"valid differential privacy guarantee ({'; '.join(self.broken_premises)})."
         )
+
+    def _assumed(self) -> str:
+        """Name the assumptions, if there are any."""
+        return f"; assumes: {'; '.join(self.assumptions)}" * bool(self.assumptions)
 
     def to_dict(self) -> dict[str, object]:
         """Return a JSON object for ledgers and reports."""
@@ -98,6 +134,9 @@ class Guarantee:
             "accountant": self.accountant,
             "guarantee": self.holds,
             "broken_premises": list(self.broken_premises),
+            "sampler": self.sampler,
+            "arithmetic": self.arithmetic,
+            "assumptions": list(self.assumptions),
         }
 
 

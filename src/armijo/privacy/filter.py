@@ -17,6 +17,7 @@ from armijo import _validate
 from armijo.privacy.accountant import Accountant, LedgerFactory
 from armijo.privacy.budget import (
     Budget,
+    Computed,
     FloatArray,
     Neighboring,
     best_order,
@@ -41,6 +42,8 @@ class PrivacyFilter(Accountant):
         Say so when randomness comes from a seed: the promise is then void.
     leaky_diagnostics : bool, default=False
         Say so when exact values are recorded beside the run: the promise is void.
+    computed : Computed or None
+        How numbers are computed, for the guarantee to name.
     ledger : callable or None
         Opens the ledger from the header; None keeps the charges in memory.
 
@@ -62,6 +65,7 @@ class PrivacyFilter(Accountant):
         orders: int | Mapping[int, float] | None = None,
         insecure_deterministic: bool = False,
         leaky_diagnostics: bool = False,
+        computed: Computed | None = None,
         ledger: LedgerFactory | None = None,
     ) -> None:
         weights = _weights(best_order(budget) if orders is None else orders)
@@ -81,6 +85,7 @@ class PrivacyFilter(Accountant):
             name="filter-rdp" if len(weights) == 1 else "filter-rdp-weighted",
             insecure_deterministic=insecure_deterministic,
             leaky_diagnostics=leaky_diagnostics,
+            computed=computed,
             ledger=ledger,
         )
 

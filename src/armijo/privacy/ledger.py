@@ -45,6 +45,7 @@ from armijo.privacy.ledger_lines import (
     read_lines,
     seal,
 )
+from armijo.privacy.one_owner import OneOwner
 
 __all__ = ["Charge", "Ledger", "LedgerView", "MemoryLedger", "read_ledger"]
 
@@ -63,15 +64,18 @@ class LedgerView:
         Sum of the costs per limit; empty before the first charge.
     torn : int
         How many torn lines there are, those included that cost nothing.
+    head : str
+        The chained checksum of the last line, which depends on all lines before it.
     """
 
     header: Mapping[str, object]
     charges: tuple[Charge, ...]
     spent: tuple[float, ...]
     torn: int
+    head: str = ""
 
 
-class MemoryLedger:
+class MemoryLedger(OneOwner):
     """A ledger that lasts as long as the process: same interface, no file.
 
     Examples
@@ -84,6 +88,7 @@ class MemoryLedger:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._book = Book()
 
     @property
@@ -107,6 +112,7 @@ class MemoryLedger:
 
     def append(self, charge: Charge) -> None:
         """Count a charge; raise before anything is counted if it cannot be one."""
+        self.refuse_in_child()
         self._book.check(charge)
         charge_payload(charge)  # what works in memory must work with a file
         self._book.count(charge)
@@ -152,7 +158,6 @@ class Ledger(MemoryLedger):
         self._key = ""
         self._paid: list[Charge] = []
         self._mutex = threading.RLock()
-        self._process = os.getpid()
         lock = acquire_lock(path)
         try:
             self._fd = open_or_create(path, header)
@@ -214,6 +219,11 @@ class Ledger(MemoryLedger):
         except OSError as error:
             raise failure("open", self.path, error) from error
         self.header: Mapping[str, object] = MappingProxyType(stored)
+
+    @property
+    def head(self) -> str:
+        """The chained checksum of the last line: the end of this very file."""
+        return self._book.chain.decode("ascii")
 
     def use_key(self, name: str) -> None:
         """Write the name of a run key into every charge from here on."""
@@ -334,13 +344,6 @@ class Ledger(MemoryLedger):
             with self._mutex:  # an append of another thread ends first
                 self._finalizer()
 
-    def __reduce__(self) -> NoReturn:
-        """Refuse copies: two of them would spend the same budget twice."""
-        raise TypeError(
-            f"The ledger {self.path} cannot be copied or pickled, since a copy would "
-            "spend the same budget again; open it in the process that charges."
-        )
-
 
 def read_ledger(path: str | os.PathLike[str]) -> LedgerView:
     """Read a ledger with all checks, without locking it or writing to it.
@@ -366,7 +369,8 @@ def read_ledger(path: str | os.PathLike[str]) -> LedgerView:
     """
     name = ledger_path(path)
     header, book, _ = read_lines(name, read_all(name))
-    return LedgerView(header, tuple(book.charges), book.spent, book.torn)
+    charges, head = tuple(book.charges), book.chain.decode("ascii")
+    return LedgerView(header, charges, book.spent, book.torn, head)
 
 
 def _check_header(header: Mapping[str, object]) -> None:

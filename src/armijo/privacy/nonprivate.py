@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from armijo.privacy.accountant import Accountant, LedgerFactory
-from armijo.privacy.budget import Budget, FloatArray, Neighboring
+from armijo.privacy.budget import Budget, Computed, FloatArray, Neighboring
 from armijo.privacy.mechanisms import Mechanism
 
 NOT_PRIVATE = "the method reads the rows without any noise: not private"
@@ -40,6 +40,7 @@ class NonPrivateAccountant(Accountant):
         relation: Neighboring = Neighboring.ADD_REMOVE,
         insecure_deterministic: bool = False,
         leaky_diagnostics: bool = False,
+        computed: Computed | None = None,
         ledger: LedgerFactory | None = None,
     ) -> None:
         super().__init__(
@@ -50,6 +51,7 @@ class NonPrivateAccountant(Accountant):
             broken_premises=(NOT_PRIVATE,),
             insecure_deterministic=insecure_deterministic,
             leaky_diagnostics=leaky_diagnostics,
+            computed=computed,
             ledger=ledger,
         )
 

@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 from armijo import _validate
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.accountant import Accountant, LedgerFactory
-from armijo.privacy.budget import Budget, FloatArray, Neighboring
+from armijo.privacy.budget import Budget, Computed, FloatArray, Neighboring
 from armijo.privacy.mechanisms import Composed, Mechanism, laplace_rdp
 from armijo.privacy.subsampling import Subsampled, log_binomial_weights
 
@@ -121,6 +121,8 @@ class PaperAccountant(Accountant):
         Say so when randomness comes from a seed: the promise is then void.
     leaky_diagnostics : bool, default=False
         Say so when exact values are recorded beside the run: the promise is void.
+    computed : Computed or None
+        How numbers are computed, for the guarantee to name.
     ledger : callable or None
         Opens the ledger from the header; None keeps the charges in memory.
     """
@@ -132,6 +134,7 @@ class PaperAccountant(Accountant):
         relation: Neighboring = Neighboring.ADD_REMOVE,
         insecure_deterministic: bool = False,
         leaky_diagnostics: bool = False,
+        computed: Computed | None = None,
         ledger: LedgerFactory | None = None,
     ) -> None:
         limits = proposition1_limit(ORDERS, budget)
@@ -150,6 +153,7 @@ class PaperAccountant(Accountant):
             broken_premises=BROKEN_PREMISES,
             insecure_deterministic=insecure_deterministic,
             leaky_diagnostics=leaky_diagnostics,
+            computed=computed,
             ledger=ledger,
         )
 

@@ -26,6 +26,7 @@ from armijo.privacy.accountant import Accountant, LedgerFactory
 from armijo.privacy.analytic import gaussian_delta
 from armijo.privacy.budget import (
     Budget,
+    Computed,
     FloatArray,
     Neighboring,
     smallest_epsilon,
@@ -231,6 +232,8 @@ class PlannedAccountant(Accountant):
         Say so when randomness comes from a seed: the promise is then void.
     leaky_diagnostics : bool, default=False
         Say so when exact values are recorded beside the run: the promise is void.
+    computed : Computed or None
+        How numbers are computed, for the guarantee to name.
     ledger : callable or None
         Opens the ledger from the header; None keeps the charges in memory.
 
@@ -248,6 +251,7 @@ class PlannedAccountant(Accountant):
         relation: Neighboring = Neighboring.ADD_REMOVE,
         insecure_deterministic: bool = False,
         leaky_diagnostics: bool = False,
+        computed: Computed | None = None,
         ledger: LedgerFactory | None = None,
     ) -> None:
         self.plan = tuple(plan)
@@ -272,6 +276,7 @@ class PlannedAccountant(Accountant):
             name=name,
             insecure_deterministic=insecure_deterministic,
             leaky_diagnostics=leaky_diagnostics,
+            computed=computed,
             ledger=ledger,
         )
         known = {_key(describe(kind)): kind for kind in self._allowed}
@@ -312,6 +317,7 @@ class PlannedAccountant(Accountant):
         self, mechanism: Mechanism, *, label: str = "", batch: int | None = None
     ) -> int:
         """Tick off an access of the plan; see :meth:`Accountant.charge`."""
+        self.refuse_in_child()
         with self._turns:
             if not self.affords(mechanism):
                 raise BudgetExceeded(

@@ -1,12 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a finished run says about privacy."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from armijo.privacy.accountant import Accountant
 from armijo.privacy.budget import Budget, Guarantee, Neighboring
 from armijo.privacy.ledger import Charge, Ledger
+
+
+@dataclass(frozen=True)
+class LedgerEnd:
+    """Which ledger paid for a run, and the checksum of its last line by then."""
+
+    ledger_run: str
+    ledger_head: str
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> "LedgerEnd":
+        """Note the end of an open ledger."""
+        return cls(ledger_run=str(ledger.header["run"]), ledger_head=ledger.head)
 
 
 @dataclass(frozen=True)
@@ -24,27 +37,33 @@ class PrivacyStatement:
         Every charge in order.
     ledger_path : str or None
         The file behind it, if there is one.
-    noise : str
-        How noise on vectors was drawn.
+    ledger_end : LedgerEnd or None
+        Where that file ended with the run, so that one that was cut is noticed.
     """
 
     guarantee: Guarantee
     epsilon_spent: float
     ledger: tuple[Charge, ...]
     ledger_path: str | None
-    noise: str
+    ledger_end: "LedgerEnd | None" = None
 
     @classmethod
-    def of(cls, accountant: Accountant, noise: str) -> "PrivacyStatement":
+    def of(cls, accountant: Accountant) -> "PrivacyStatement":
         """Copy what an accountant knows, without its ledger's lock."""
         ledger = accountant.ledger
+        written = ledger if isinstance(ledger, Ledger) else None
         return cls(
             guarantee=accountant.guarantee,
             epsilon_spent=accountant.epsilon_spent(),
             ledger=tuple(ledger.charges),
-            ledger_path=ledger.path if isinstance(ledger, Ledger) else None,
-            noise=noise,
+            ledger_path=None if written is None else written.path,
+            ledger_end=None if written is None else LedgerEnd.of(written),
         )
+
+    def assuming(self, assumption: str) -> "PrivacyStatement":
+        """Return the statement with one more assumption in its guarantee."""
+        assumed = (*self.guarantee.assumptions, assumption)
+        return replace(self, guarantee=replace(self.guarantee, assumptions=assumed))
 
     @property
     def budget(self) -> Budget:
@@ -68,7 +87,7 @@ class PrivacyStatement:
             "statement": self.guarantee.sentence(),
             "epsilon_spent": self.epsilon_spent,
             "n_charges": len(self.ledger),
-            "noise": self.noise,
+            **({} if self.ledger_end is None else asdict(self.ledger_end)),
         }
 
     def __str__(self) -> str:
