@@ -5,9 +5,11 @@ Most runs call ``main`` in this process; Ctrl-C is sent to the program itself to
 """
 
 import csv
+import dataclasses
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +21,8 @@ import pytest
 from armijo.cli.tables import _finish_step_on_interrupt
 from armijo.optim import BLSGD
 from armijo.privacy.accountant import SEEDED
-from armijo.privacy.ledger import read_ledger
+from armijo.privacy.ledger import Ledger, read_ledger
+from armijo.privacy.ledger_lines import OWN_KEYS
 from armijo.privacy.paper import BROKEN_PREMISES
 from armijo.tables import load_model
 from tests.cli.conftest import USUAL, parsed, shown, words
@@ -50,6 +53,7 @@ def test_as_json_a_fit_prints_one_object_and_nothing_else(fit, tmp_path):
         "relation",
         "accountant",
         "broken_premises",
+        "assumptions",
         "batches",
         "model",
         "report",
@@ -144,6 +148,31 @@ def test_what_cannot_be_predicted_is_refused(
     found = armijo("predict", where, small.csv.with_name(table))
     assert (found.code, found.out) == (2, "")
     assert found.err.startswith("Error: ") and told in found.err
+
+
+@pytest.mark.parametrize("how", ["cut", "extended", "exchanged"])
+def test_show_names_a_ledger_that_is_not_the_models(armijo, trained, tmp_path, how):
+    """A cut at the end of a line leaves a sound ledger: the model knows better."""
+    run, view = tmp_path / "run", read_ledger(trained / "ledger.jsonl")
+    shutil.copytree(trained, run)
+    path, told = run / "ledger.jsonl", len(view.charges)
+    if how == "cut":
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(lines[:-1]))
+        message = f"expected {told} charges, as the model says, found {told - 1}"
+    header = {k: v for k, v in view.header.items() if k not in OWN_KEYS}
+    if how == "exchanged":
+        path.unlink()
+        message = "expected the ledger of run"
+    if how != "cut":
+        with Ledger.open(path, header=header) as ledger:
+            for charge in view.charges if how == "exchanged" else view.charges[:1]:
+                ledger.append(dataclasses.replace(charge, index=ledger.next_index))
+    if how == "extended":
+        message = f"found {told + 1}: it was extended"
+    found = armijo("show", run, "--json")
+    assert found.code == 2 and message in found.err
+    assert json.loads(found.out)["ledger_verified"] is False
 
 
 def test_show_describes_a_finished_run(armijo, trained):
@@ -344,7 +373,8 @@ def test_exact_values_are_written_only_when_asked_for_and_marked(fit, armijo, tm
     assert not (tmp_path / "run" / "leaky-diagnostics.csv").exists()
     found = fit("--leaky-diagnostics", "--overwrite")
     assert found.code == 0 and "NO GUARANTEE" in shown(found)
-    text = (tmp_path / "run" / "leaky-diagnostics.csv").read_text()
-    assert text.startswith("# NOT PRIVATE")
+    exact = tmp_path / "run" / "leaky-diagnostics.csv"
+    assert exact.read_text().startswith("# NOT PRIVATE")
+    assert exact.stat().st_mode & 0o777 == 0o600  # nobody else's, whatever the umask
     assert "NO GUARANTEE" in shown(armijo("show", tmp_path / "run"))
     assert "leaky_diagnostics" in (tmp_path / "run" / "report.html").read_text()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad tables, options, files and folders: named, refused, and nothing spent or left."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from armijo.tables import Schema
-from tests.cli.conftest import spent_nothing
+from armijo.tables import ROW_BORDERS, Schema
+from tests.cli.conftest import parsed, spent_nothing
 from tests.jobs.conftest import small_frame, small_schema
 
 
@@ -19,7 +20,7 @@ def changed_cell(column: str, value: object) -> pd.DataFrame:
     return frame
 
 
-BAD_TABLES: dict[str, tuple[Any, tuple[str, ...]]] = {
+BAD_ROWS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "nan": (changed_cell("age", np.nan), ("'age'", "missing", "row 8", "fill")),
     "word nan": (changed_cell("age", "NaN"), ("'age'", "missing", "row 8", "fill")),
     "infinite": (changed_cell("age", np.inf), ("'age'", "infinite", "correct")),
@@ -31,7 +32,8 @@ BAD_TABLES: dict[str, tuple[Any, tuple[str, ...]]] = {
     ),
     "no label": (changed_cell("income", None), ("'income'", "missing", "fill")),
     "category": (changed_cell("color", "gren"), ("'color'", "'gren'", "did you mean")),
-    "one class": (small_frame().query("income == 'no'"), ("two classes", "one class")),
+}
+BAD_TABLES: dict[str, tuple[Any, tuple[str, ...]]] = {
     "columns": (
         small_frame().rename(columns={"age": "Age"}),
         ("lacks 'age'", "did you mean 'Age'", "rename"),
@@ -39,14 +41,17 @@ BAD_TABLES: dict[str, tuple[Any, tuple[str, ...]]] = {
     "extra column": (small_frame().assign(name="x"), ("'name'", "ignore")),
     "no target": (small_frame().drop(columns="income"), ("lacks 'income'", "rename")),
     "no rows": (small_frame().head(0), ("empty table", "right file")),
-    "prose": ("Dear all,\n\nplease, find the table\nattached.\n", ("table", "correct")),
+    "prose": (
+        "Dear all,\n\nplease, find the table\nattached.\n",
+        ("lacks", "line of column names"),
+    ),
     "no bytes": ("", ("empty file",)),
     "binary": ("\0\1\2\0", ("binary", "save the table as CSV")),
 }
 
 
 def write_bad(case: str, path: Path) -> Path:
-    content = BAD_TABLES[case][0]
+    content = (BAD_ROWS | BAD_TABLES)[case][0]
     if isinstance(content, str):
         path.write_text(content)
     else:
@@ -74,14 +79,55 @@ def test_a_bad_table_leaves_no_folder(fit, tmp_path, case):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_bad_numbers_in_parquet_are_refused_too(fit, tmp_path, value):
-    frame = small_frame()
-    frame.loc[3, "height"] = value
-    frame.to_parquet(tmp_path / "bad.parquet")
-    found = fit(table=tmp_path / "bad.parquet")
-    assert found.code == 2 and "'height'" in found.err and "row 4" in found.err
-    assert not (tmp_path / "run").exists()
+@pytest.mark.parametrize("case", BAD_ROWS)
+def test_a_bad_row_tells_nothing_to_a_fit_and_all_to_its_owner(
+    armijo, fit, small, tmp_path, case
+):
+    table = write_bad(case, tmp_path / "bad.csv")
+    found = fit("--json", table=table, max_batches=2)
+    usual = fit("--json", max_batches=2, out=tmp_path / "usual")
+    assert found.code == usual.code == 0 and found.err == usual.err == ""
+    named = armijo("check", table, "--schema", small.schema)
+    assert named.code == 2 and all(told in named.err for told in BAD_ROWS[case][1])
+    assert armijo("check", small.csv, "--schema", small.schema).code == 0
+
+
+def test_bad_numbers_in_parquet_tell_nothing_either(armijo, fit, small, tmp_path):
+    frame, path = small_frame(), tmp_path / "bad.parquet"
+    frame.loc[3, "height"] = np.nan
+    frame.to_parquet(path)
+    assert fit(table=path, max_batches=2).code == 0
+    named = armijo("check", path, "--schema", small.schema)
+    assert named.code == 2 and "'height'" in named.err and "row 4" in named.err
+
+
+@pytest.mark.parametrize("positives", [0, 1])
+def test_the_exit_code_does_not_tell_whether_a_class_occurs(fit, tmp_path, positives):
+    """The finding: no positive row was refused, one was trained on."""
+    frame = small_frame().query("income == 'no'").reset_index(drop=True)
+    frame.loc[: positives - 1, "income"] = "yes"
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    found = fit("--json", table=tmp_path / "t.csv", max_batches=2)
+    assert found.code == 0 and found.err == ""
+
+
+def test_line_breaks_in_cells_are_read_when_asked_for_and_assumed(fit, small, tmp_path):
+    lines = small.csv.read_text().splitlines()
+    lines[1] = lines[1].replace(lines[1].split(",")[1], '"a\nb"')
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    plain = parsed(fit("--json", table=tmp_path / "t.csv", max_batches=2))
+    (tested,) = plain["assumptions"]
+    assert "element-wise functions" in tested
+    out = tmp_path / "many"
+    found = parsed(
+        fit("--json", "--multiline", table=tmp_path / "t.csv", max_batches=2, out=out)
+    )
+    assert found["assumptions"] == [tested, ROW_BORDERS]
+    assert f"; {ROW_BORDERS}." in found["statement"]
+    report = json.loads((out / "report.json").read_text())
+    assert ROW_BORDERS in report["assumptions"]
+    assert report["privacy"]["assumptions"] == [tested, ROW_BORDERS]
+    assert ROW_BORDERS in (out / "report.html").read_text()
 
 
 def three_classes() -> Schema:

@@ -16,6 +16,7 @@ from sklearn.preprocessing import FunctionTransformer
 import armijo.estimators.base as base_module
 from armijo.errors import BudgetExceeded, PrivacyLeakWarning
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
+from armijo.estimators.labels import unknown_rows
 from armijo.optim import StepRecord
 from armijo.optim.linesearch import LINE_SEARCHES
 from armijo.privacy.budget import Neighboring
@@ -81,7 +82,6 @@ class TestFitted:
             {"armijo": "literal"},
             {"tail_mean": True},
             {"adapt": "always", "average": "weighted", "method": "blsgd-ac"},
-            {"noise": "fast"},
             {"rate": 1.0, "max_batches": 3},
         ],
     )
@@ -331,6 +331,9 @@ def spoiled(value):
     return X, y
 
 
+READ = {"classes": None}  # from the labels, outside of the guarantee
+
+
 def one_class():
     X, _ = table()
     return X, np.ones(ROWS, dtype=int)
@@ -339,15 +342,15 @@ def one_class():
 @pytest.mark.parametrize(
     ("settings", "rows", "match"),
     [
-        ({}, lambda: spoiled(np.nan), "NaN"),
-        ({}, lambda: spoiled(np.inf), "infinity"),
-        ({}, lambda: (sparse.csr_matrix(spoiled(np.nan)[0]), table()[1]), "NaN"),
-        ({}, one_class, "two classes"),
+        (READ, lambda: spoiled(np.nan), "NaN"),
+        (READ, lambda: spoiled(np.inf), "infinity"),
+        (READ, lambda: (sparse.csr_matrix(spoiled(np.nan)[0]), table()[1]), "NaN"),
+        (READ, one_class, "two classes"),
         ({"classes": [1]}, one_class, "two classes"),
-        ({}, lambda: table((0, 1, 2)), r"classes=.*got \[2\]"),
+        ({}, lambda: (table()[0], table()[1].astype(str)), "type of the classes"),
         ({}, lambda: (np.zeros((0, 3)), np.zeros(0)), "0 sample"),
         ({}, lambda: (table()[0], table()[1][:-1]), "inconsistent"),
-        ({}, lambda: (table()[0], table()[0][:, 0]), "Unknown label type"),
+        (READ, lambda: (table()[0], table()[0][:, 0]), "Unknown label type"),
         ({"epsilon": 0.0}, table, "epsilon > 0"),
         ({"epsilon": -1.0}, table, "epsilon > 0"),
         ({"epsilon": np.nan}, table, "epsilon to be finite"),
@@ -356,7 +359,6 @@ def one_class():
         ({"method": "newton"}, table, "method"),
         ({"loss": "squared"}, table, "loss"),
         ({"accounting": "none"}, table, "accounting"),
-        ({"noise": "none"}, table, "noise"),
         ({"search": "uniform"}, table, "kind"),
         ({"search_form": "ratio"}, table, "form"),
         ({"adapt": "sometimes"}, table, "adapt"),
@@ -375,6 +377,48 @@ def test_bad_input_spends_nothing(kind, settings, rows, match, tmp_path):
     with pytest.raises(ValueError, match=match):
         model(kind, ledger=path, **settings).fit(*rows())
     assert not path.exists() or not read_ledger(path).charges
+
+
+def unlabelled(value):
+    X, y = table()
+    y = y.astype(type(value) if isinstance(value, float) else object)
+    y[7] = value
+    return X, y
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "rows",
+    [
+        table,
+        one_class,
+        lambda: spoiled(np.nan),
+        lambda: spoiled(np.inf),
+        lambda: (sparse.csr_matrix(spoiled(np.nan)[0]), table()[1]),
+        lambda: table((0, 1, 2)),
+        lambda: unlabelled(np.nan),
+        lambda: unlabelled(None),
+        lambda: unlabelled("one"),
+        lambda: unlabelled([1]),
+        lambda: (table()[0], np.full(ROWS, 7)),
+    ],
+)
+@pytest.mark.parametrize("classes", [[0, 1], [0, 1, 5]])
+def test_declared_classes_never_raise_on_rows(rows, classes):
+    found = PrivateLogisticRegression(
+        epsilon=6.0, delta=1e-6, method="sgd", steps=5, classes=classes, n_rows=ROWS
+    ).fit(*rows())
+    assert np.isfinite(found.coef_).all()
+    assert found.classes_.tolist() == classes
+
+
+@pytest.mark.parametrize("classes", [[0, 1], [0, 1, 5]])
+def test_an_unknown_label_becomes_what_the_loss_leaves_out(classes):
+    found = model(classes=classes).fit(*table())
+    labels = found._encoded(np.array([0.0, 1.0, 3.0, np.nan]))
+    assert np.isnan(labels[2:]).all() if len(classes) == 2 else (labels[2:] == -1).all()
+    assert labels[:2].tolist() == ([-1, 1] if len(classes) == 2 else [0, 1])
+    assert unknown_rows([0, 3, 1, 1.5], classes).tolist() == [1, 3]
 
 
 def test_the_svc_refuses_three_classes(tmp_path):

@@ -100,6 +100,8 @@ def _table(path: Path, content: bytes) -> bool:
     except TableError as error:
         assert str(path) in str(error)
         return False
+    if path.suffix != ".parquet":
+        _lines_are_rows(path, frame)
     assert len(frame) > 0 and all(isinstance(name, str) for name in frame.columns)
     for schema in PUBLIC:
         _encoded(frame, schema)
@@ -117,8 +119,21 @@ def _table(path: Path, content: bytes) -> bool:
     return True
 
 
+def _lines_are_rows(path: Path, frame: pd.DataFrame) -> None:
+    """Check that each line is a row, and that longer rows are read without an error."""
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        content = gzip.decompress(content)
+    body = content.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n").removesuffix(b"\n")
+    assert len(frame) == body.count(b"\n")
+    try:
+        read_table(path, multiline=True)
+    except TableError:
+        pass  # a quote in the header may be open to the end
+
+
 def _encoded(frame: pd.DataFrame, schema: Schema) -> None:
-    """Check that whatever is encoded lies in [0, 1] and names a class."""
+    """Check that whatever is encoded lies in [0, 1] and names a class, or none."""
     for with_target in (True, False):
         try:
             X, y = encode(frame, schema, with_target=with_target)
@@ -126,7 +141,7 @@ def _encoded(frame: pd.DataFrame, schema: Schema) -> None:
             continue
         assert X.shape == (len(frame), len(schema.feature_names))
         assert ((X >= 0) & (X <= 1)).all()
-        assert y is None or set(y) <= set(range(len(schema.classes)))
+        assert y is None or set(y) <= set(range(-1, len(schema.classes)))
 
 
 def csv(folder: Path, content: bytes) -> bool:

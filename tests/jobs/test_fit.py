@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fit, predict, overwrite, show: what a folder holds and what is charged."""
 
+import json
 import math
 import os
 import stat
@@ -16,7 +17,7 @@ from armijo.errors import (
     TableError,
 )
 from armijo.jobs.fit import fit_table, predict_table
-from armijo.jobs.show import describe_run
+from armijo.jobs.show import describe_run, ledger_fault
 from armijo.privacy.ledger import read_ledger
 from armijo.tables import encode, load_model
 from tests.jobs.conftest import (
@@ -29,6 +30,7 @@ from tests.jobs.conftest import (
     charges,
     content,
     own_files,
+    released,
     same_run,
     small_frame,
     small_schema,
@@ -215,7 +217,7 @@ def test_numbers_outside_their_bounds_are_clamped_and_nothing_is_said(
     )
     same_run(found, seeded)
     for name in ("report.json", "model.json"):
-        assert (found.folder / name).read_bytes() == (seeded.folder / name).read_bytes()
+        assert released(found.folder / name) == released(seeded.folder / name)
 
 
 def test_an_unknown_kind_is_refused(small, tmp_path):
@@ -239,6 +241,24 @@ def test_a_finished_run_is_described(finished):
     assert (found["model"], found["target"]) == ("logistic", "income")
     assert found["classes"] == list(CLASSES) and found["features"] == 5
     assert found["torn_lines"] == 0 and found["ledger_verified"] is True
+
+
+def test_the_model_knows_the_end_of_its_ledger(finished):
+    view = read_ledger(finished.folder / "ledger.jsonl")
+    privacy = load_model(finished.folder / "model.json").privacy
+    assert privacy["n_charges"] == len(view.charges)
+    assert privacy["ledger_run"] == view.header["run"]
+    assert privacy["ledger_head"] == view.head
+    assert (
+        f'"chain":"{view.head}"'
+        in ((finished.folder / "ledger.jsonl").read_text().splitlines()[-1])
+    )
+    report = json.loads((finished.folder / "report.json").read_text())
+    assert report["privacy"] == dict(privacy)
+    assert ledger_fault(view, privacy) is None
+    assert ledger_fault(view, {"n_charges": len(view.charges)}) is None  # an older file
+    changed = {**privacy, "ledger_head": "0" * len(view.head)}
+    assert "lines were changed" in (ledger_fault(view, changed) or "")
 
 
 def test_an_interrupted_run_is_described(small, tmp_path):

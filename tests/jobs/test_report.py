@@ -111,10 +111,12 @@ def test_the_report_holds_released_values_and_nothing_else(finished):
         "accountant",
         "guarantee",
         "broken_premises",
+        "assumptions",
+        "ledger_run",
+        "ledger_head",
         "statement",
         "epsilon_spent",
         "n_charges",
-        "noise",
     }
     assert set(document["model"]) == {"kind", "target", "classes", "n_features"}
     assert not set(document["settings"]) & {"callback", "classes", "ledger"}

@@ -205,6 +205,8 @@ def test_a_draft_fits_the_table_it_came_from(tmp_path_factory, rows):
     frame = pd.DataFrame(rows, columns=["text", "number", "y"])
     assume(frame["y"].map(category_text).nunique() > 1)
     frame.to_csv(path, index=False)
-    schema = Schema.from_dict(tomllib.loads(draft_schema(path, target="y")))
-    X, y = encode(read_table(path), schema)
+    schema = Schema.from_dict(
+        tomllib.loads(draft_schema(path, target="y", multiline=True))
+    )
+    X, y = encode(read_table(path, multiline=True), schema, strict=True)
     assert len(X) == len(y) == len(rows)

@@ -20,6 +20,7 @@ from armijo.tables import (
     encode,
     read_table,
 )
+from armijo.tables.encoder import UNKNOWN_LABEL
 
 # A shared machine may be slow; that is no failure.
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -107,7 +108,7 @@ def test_a_frame_without_rows_is_refused(frame, schema):
 def test_bad_numbers_are_refused(frame, schema, ages, message):
     frame["age"] = ages
     with pytest.raises(TableError, match=message) as caught:
-        encode(frame, schema)
+        encode(frame, schema, strict=True)
     assert "column 'age'" in str(caught.value)
 
 
@@ -117,7 +118,7 @@ def test_missing_numbers_take_the_public_value_and_infinite_ones_do_not(frame, s
     np.testing.assert_array_equal(encode(frame, filled)[0][:, 0], [0.25, 0.5, 0.0])
     frame["age"] = [np.inf, 50.0, -3.0]
     with pytest.raises(TableError, match="infinite"):
-        encode(frame, filled)
+        encode(frame, filled, strict=True)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_cells_that_were_not_declared_are_refused(
 ):
     frame[column] = cells
     with pytest.raises(TableError, match=message) as caught:
-        encode(frame, schema)
+        encode(frame, schema, strict=True)
     assert f"column '{column}'" in str(caught.value)
 
 
@@ -234,7 +235,7 @@ def test_csv_and_parquet_give_the_same_rows(tmp_path_factory, table):
     frame.to_parquet(folder / "t.parquet")
     X, y = encode(frame, schema)
     for name in ("t.csv", "t.csv.gz", "t.parquet"):
-        again = encode(read_table(folder / name), schema)
+        again = encode(read_table(folder / name, multiline=True), schema)
         np.testing.assert_array_equal(again[0], X)
         np.testing.assert_array_equal(again[1], y)
 
@@ -249,3 +250,31 @@ def test_features_are_in_the_unit_interval_and_each_row_stands_alone(table):
     assert [schema.classes[place] for place in y] == list(frame["y"])
     alone = encode(frame.iloc[-1:], schema)
     np.testing.assert_array_equal(alone[0], X[-1:])
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [
+        ("age", None),
+        ("age", "old"),
+        ("age", "-inf"),
+        ("workclass", "x"),
+        ("workclass", ""),
+        ("income", "none of them"),
+        ("income", None),
+    ],
+)
+def test_a_row_with_a_cell_that_is_not_allowed_is_blank_and_nothing_else_changes(
+    frame, schema, column, cell
+):
+    frame = frame.astype(object)
+    X, y = encode(frame, schema)
+    frame.loc[1, column] = cell
+    found_X, found_y = encode(frame, schema)
+    np.testing.assert_array_equal(found_X[1], 0.0)
+    assert found_y[1] == UNKNOWN_LABEL
+    for kept in (0, 2):
+        np.testing.assert_array_equal(found_X[kept], X[kept])
+        assert found_y[kept] == y[kept]
+    with pytest.raises(TableError, match="in data row 2"):
+        encode(frame, schema, strict=True)

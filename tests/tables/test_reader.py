@@ -7,9 +7,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from armijo.errors import TableError
-from armijo.tables import read_table
+from armijo.tables import csv_lines, read_table
 
 ROWS = [["a", "b c"], ["1", "x, y"], ["007", "NA"]]
 
@@ -38,8 +40,10 @@ def test_gzip_and_capital_endings(tmp_path):
 
 
 def test_quoted_cells_may_hold_line_ends_and_quotes(tmp_path):
-    frame = read_table(write(tmp_path, 'a,b\n"1\n2","say ""x"""\n"3\r4",5\n'))
-    assert cells(frame)[1:] == [["1\n2", 'say "x"'], ["3\r4", "5"]]
+    path = write(tmp_path, 'a,b\n"1\n2","say ""x"""\r\n"3\r4",5\n6,"open\n7,8\n')
+    frame = read_table(path, multiline=True)
+    assert cells(frame)[1:3] == [["1\n2", 'say "x"'], ["3\r4", "5"]]
+    assert len(frame) == 3 and frame.iloc[2].isna().all()
 
 
 def test_names_are_stripped_and_empty_ones_filled(tmp_path):
@@ -86,16 +90,12 @@ def test_wide_headers_are_read_whole(tmp_path):
         ("a,b\n", "empty table"),
         ("a", "empty table"),
         ("a,b", "empty table"),
-        ("Dear reader,\nthis is a letter.\nIt has no cells.\n", "got 1 in data row 1"),
-        ("Dear reader\nthis is a letter\n", "without any of them"),
-        ("a,b\n1,2\n3,4\n5\n", "got 1 in data row 3"),
-        ("a,b\n1,2\n3,4,5\n", "got 3 in data row 2"),
-        ('a,b\n1,2\n3,"4\n5,6\n7,8\n', "open at the end"),
+        ("a,\x00\n1,2\n", "binary"),
+        (b"a,\xe9\n1,2\n", "UTF-8"),
+        ('a,"b\n1,2\n', "quotes that do not pair"),
+        ("a,b\r1,2\r", "new-line character"),
         ("a,b,a\n1,2,3\n", "'a' more than once"),
         ("a,b, a\n1,2,3\n", "'a' more than once"),
-        ("a,b\n1,\x00\n", "binary"),
-        (b"a,b\n1,\xe9\n", "UTF-8"),
-        (b"a,b\n" + b"1,2\n" * 40_000 + b"1,\xe9\n", "UTF-8"),
         ("a,b\n1,2".encode("utf-16"), "binary"),
         (b"PAR1\x00\x01binary", "binary"),
         ("a" * 200_000, "field larger"),
@@ -164,3 +164,72 @@ def test_parquet_without_rows_columns_or_different_names_is_refused(tmp_path):
     pq.write_table(pa.table([[1], [2]], names=["a", "a "]), path)
     with pytest.raises(TableError, match="'a' more than once"):
         read_table(path)
+
+
+BAD_LINES = [
+    b'3,"4',
+    b'3,"4"5',
+    b"3",
+    b"3,4,5",
+    b"",
+    b"3,\xe9",
+    b"3,\x00",
+    b"3,4\r5",
+    b"3," + b"x" * 2**20,
+]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("bad", BAD_LINES, ids=range(len(BAD_LINES)))
+def test_a_line_that_is_no_row_is_blank_and_no_other_changes(tmp_path, bad, last, end):
+    lines = [b"1,2", b'"x, y",\xc3\xa4', b'5" disk,6', bad, b'7,"8"']
+    content = end.join([b"a,b", *lines[: 4 if last else 5]]) + end
+    found = read_table(write(tmp_path, content))
+    others = [["1", "2"], ["x, y", "ä"], ['5" disk', "6"], ["7", "8"]]
+    assert found.iloc[3].isna().all()
+    assert cells(found.drop(index=3))[1:] == others[: 3 if last else 4]
+
+
+def test_one_quote_decides_on_no_other_line(tmp_path):
+    """The finding: it swallowed the lines behind it, a thousand here."""
+    lines = [b"%d,%d" % (i, i) for i in range(1000)]
+    before = read_table(write(tmp_path, b"\n".join([b"a,b", *lines])))
+    lines[0] = b'0,"0'
+    after = read_table(write(tmp_path, b"\n".join([b"a,b", *lines])))
+    assert len(after) == len(before) == 1000
+    pd.testing.assert_frame_equal(after.iloc[1:], before.iloc[1:])
+
+
+def test_the_header_alone_decides_on_the_delimiter(tmp_path):
+    frame = read_table(write(tmp_path, "a,b\n1;2\n3;4\n5;6\n"))
+    assert list(frame.columns) == ["a", "b"] and frame.isna().all(axis=None)
+
+
+def test_blocks_end_between_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_lines, "_BLOCK", 64)
+    lines = [f"{i},{'x' * (i % 9)}" if i % 5 else f'{i},"' for i in range(200)]
+    frame = read_table(write(tmp_path, "\n".join(["a,b", *lines])))
+    assert [i for i in range(200) if pd.isna(frame["a"].iloc[i])] == [*range(0, 200, 5)]
+    assert all(frame["a"].iloc[i] == str(i) for i in range(200) if i % 5)
+
+
+LINE = st.lists(
+    st.sampled_from([b"1", b"x", b",", b'"', b"\r", b"\x00", b"\xc3", b"\xa4", b" "]),
+    max_size=8,
+).map(b"".join)
+
+
+@given(st.lists(LINE, min_size=1, max_size=6))
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_rows_are_read_one_by_one(lines):
+    """A table is the rows that its lines would be alone, whatever stands in them."""
+    names, table = csv_lines.parse_csv(
+        b"\n".join([b"a,b", *lines, b""]), multiline=False
+    )
+    alone = [
+        csv_lines.parse_csv(b"a,b\n" + line + b"\n", multiline=False)[1]
+        for line in lines
+    ]
+    assert names == ["a", "b"] and table.num_rows == len(lines)
+    assert table.to_pylist() == [row for one in alone for row in one.to_pylist()]

@@ -23,6 +23,7 @@ app = typer.Typer(
 app.command("account")(account.account)
 app.command("calibrate")(account.calibrate)
 app.command("schema")(tables.schema)
+app.command("check")(tables.check)
 app.command("fit")(tables.fit)
 app.command("methods")(tables.methods)
 app.command("predict")(tables.predict)

@@ -28,7 +28,8 @@ def audit(
         list[str] | None,
         typer.Option(
             help="What to audit, again for more: a private method, step, "
-            "search-laplace, search-gaussian, one-run-sgd, one-run-auto, "
+            "search-laplace, search-gaussian, support, network-norms, "
+            "network-cancelling, network-contents, one-run-sgd, one-run-auto, "
             "one-run-network. Default: all of them."
         ),
     ] = None,

@@ -15,10 +15,18 @@ import typer
 from armijo import _validate
 from armijo.cli.output import emit, warn, write_new
 from armijo.cli.progress import fit_progress
-from armijo.errors import TableError
+from armijo.errors import LedgerError, TableError
 
 Table = Annotated[Path, typer.Argument(help="A CSV or Parquet file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Multiline = Annotated[
+    bool,
+    typer.Option(
+        "--multiline",
+        help="Quoted cells of the CSV file may hold line breaks. The guarantee then "
+        "assumes that the borders of its rows are right.",
+    ),
+]
 INTERRUPTED = 130
 
 
@@ -29,6 +37,7 @@ def schema(
     out: Annotated[
         Path | None, typer.Option(help="File to write; default: standard output.")
     ] = None,
+    multiline: Multiline = False,
 ) -> None:
     """Draft a schema file for you to edit.
 
@@ -37,7 +46,7 @@ def schema(
     """
     from armijo.tables import draft_schema
 
-    text = draft_schema(table, target)
+    text = draft_schema(table, target, multiline=multiline)
     if out is None:
         sys.stdout.write(text)
     elif out.exists():
@@ -48,6 +57,22 @@ def schema(
         "bounds, categories and classes in this draft were read from the data and are "
         "not private. Replace them by public knowledge, then set reviewed = true."
     )
+
+
+def check(
+    table: Table,
+    *,
+    schema: Annotated[Path, typer.Option(help="The schema file.")],
+    multiline: Multiline = False,
+) -> None:
+    """Name a row that does not fit the schema: for your eyes, NOT private.
+
+    Training takes such rows for blank ones, which add nothing, and never tells.
+    """
+    from armijo.jobs.fit import check_table
+
+    rows = check_table(table, schema=schema, multiline=multiline)
+    emit({"rows": rows, "blank_rows": 0}, title=f"Rows of {table}", as_json=False)
 
 
 def fit(
@@ -106,13 +131,13 @@ def fit(
             help="Also write exact values of the rows, WITHOUT a guarantee.",
         ),
     ] = False,
+    multiline: Multiline = False,
     json: AsJson = False,
 ) -> None:
     """Train a private model on a table."""
     from armijo.jobs.fit import fit_table
 
-    if insecure_seed is not None:
-        _validate.at_least(0, insecure_seed=insecure_seed)
+    _validate.at_least(0, insecure_seed=insecure_seed or 0)
     asked = {
         "rate": rate,
         "expected_steps": expected_steps,
@@ -141,6 +166,7 @@ def fit(
             callback=lambda record: step(record) or stopped(),
             resume=resume,
             overwrite=overwrite,
+            multiline=multiline,
         )
     if not outcome.finished:
         warn(
@@ -205,6 +231,7 @@ def _show_outcome(outcome: Any, *, as_json: bool) -> None:
         "relation": privacy.relation.value,
         "accountant": privacy.accountant,
         "broken_premises": list(privacy.guarantee.broken_premises),
+        "assumptions": list(privacy.guarantee.assumptions),
         "batches": outcome.estimator.n_iter_,
         "model": str(outcome.folder / "model.json"),
         "report": str(outcome.folder / "report.html"),
@@ -240,13 +267,16 @@ def predict(
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Add a column for each class.")
     ] = False,
+    multiline: Multiline = False,
 ) -> None:
     """Predict each row of a table with a fitted model."""
     from armijo.jobs.fit import predict_table
 
     if out is not None and out.exists():
         raise TableError(f"The file {out} exists; name another or remove it.")
-    frame = predict_table(model, table, probabilities=probabilities)
+    frame = predict_table(
+        model, table, probabilities=probabilities, multiline=multiline
+    )
     text = frame.to_csv(index=False)
     if out is None:
         sys.stdout.write(text)
@@ -259,7 +289,13 @@ def show(
     *,
     json: AsJson = False,
 ) -> None:
-    """Show guarantee, ledger and model of a run."""
+    """Show guarantee, ledger and model of a run; check the ledger against the model."""
     from armijo.jobs.show import describe_run
 
-    emit(describe_run(folder), title=f"Run in {folder}", as_json=json)
+    described = describe_run(folder)
+    emit(described, title=f"Run in {folder}", as_json=json)
+    if not described["ledger_verified"]:
+        raise LedgerError(
+            f"The ledger in {folder} is not the one that paid for the model: "
+            f"{described['ledger_fault']}."
+        )

@@ -10,12 +10,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import (
+    Tags,
+    check_consistent_length,
+    check_random_state,
+    column_or_1d,
+)
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from armijo import _validate
 from armijo.data.query import clipped_rows
+from armijo.estimators.labels import for_loss, positions, refuse_other_type
 from armijo.estimators.leaks import warn_of_leaks
 from armijo.estimators.leaky import LeakyDiagnostics
 from armijo.estimators.parameters import MethodParameters
@@ -59,7 +65,10 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
         X : array, CSR matrix or memmap of shape (n_samples, n_features)
             Features, used as they are: scale them by *public* bounds.
         y : array of shape (n_samples,)
-            Labels.
+            Labels.  With declared ``classes``, a row with another label or a feature
+            that is not finite is blank: it adds nothing to any sum, and nothing tells
+            of it.  :func:`armijo.estimators.labels.unknown_rows` names such labels to
+            the owner of the rows.
 
         Returns
         -------
@@ -83,8 +92,9 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
         X, y : arrays
             As in :meth:`fit`.
         checkpoint : path or None
-            Written at the start, every few seconds and when the run ends.  With a
-            ledger, the secret key of the run lies beside it until the run has ended.
+            Written at the start, every few seconds and when the run ends.  The ledger
+            lies beside it (its name and ``.ledger``) if the estimator names none, and
+            the secret key of the run until the run has ended.
         fingerprint : mapping or None
             Public JSON values that ledger and checkpoint must share with the run.
         resume : bool
@@ -122,19 +132,29 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
         return self
 
     def _prepared(self, X: Any, y: Any) -> tuple[Any, Any, RunSettings]:
-        """Check data and parameters; return arrays and settings of the run."""
+        """Check data and parameters; return arrays and settings of the run.
+
+        Where the classes are declared only types and shapes are looked at.
+        """
         self._refuse_warm_start()
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            accept_sparse="csr",
-            dtype=[np.float64, np.float32],
-            order=None,
-            copy=False,
-        )
-        check_classification_targets(y)
-        return X, y, self._settings(self._public_classes(y), X.shape[0])
+        given: dict[str, Any] = {
+            "accept_sparse": "csr",
+            "dtype": [np.float64, np.float32],
+            "order": None,
+            "copy": False,
+        }
+        if self.classes is None:
+            X, y = validate_data(self, X, y, **given)
+            check_classification_targets(y)
+            self.classes_ = np.unique(y)
+        else:
+            X = validate_data(self, X, **given, ensure_all_finite=False)
+            y = column_or_1d(y, warn=True)
+            check_consistent_length(X, y)
+            self.classes_ = np.unique(np.asarray(self.classes))
+            refuse_other_type(y, self.classes_)
+        self._refuse_classes()
+        return X, y, self._settings(self.classes_, X.shape[0])
 
     def _keep(self, result: RunResult, settings: RunSettings) -> None:
         """Store the fitted attributes."""
@@ -143,7 +163,7 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
         self.intercept_ = np.zeros(len(weights))
         if self.fit_intercept:
             self.intercept_ = weights[:, -1].copy()
-        self.privacy_ = PrivacyStatement.of(result.accountant, str(self.noise))
+        self.privacy_ = PrivacyStatement.of(result.accountant)
         names = [field.name for field in fields(StepRecord)]
         records = [record.to_dict() for record in result.records]
         self.history_ = pd.DataFrame(records, columns=names)
@@ -159,23 +179,14 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
                 "them. Fit anew, or give one fit the whole budget."
             )
 
-    def _public_classes(self, y: NDArray[Any]) -> NDArray[Any]:
-        """Return the declared classes, checked against the labels."""
-        found = np.unique(y)
-        if self.classes is None:
-            self.classes_ = found
-        else:
-            self.classes_ = np.unique(np.asarray(self.classes))
-            unknown = np.setdiff1d(found, self.classes_)
-            if unknown.size:
-                raise ValueError(
-                    f"Expected labels from classes={list(self.classes_)}, got "
-                    f"{unknown.tolist()}; declare every class. Nothing was spent."
-                )
-        if len(self.classes_) < 2 or len(found) < 2:
+    def _refuse_classes(self) -> None:
+        """Refuse a number of classes that cannot be learned."""
+        if len(self.classes_) < 2:
+            where = "the labels" if self.classes is None else "classes="
             raise ValueError(
-                f"Expected at least two classes in the labels, got {found.tolist()}; "
-                "a classifier cannot learn from one class. Nothing was spent."
+                f"Expected at least two classes in {where}, got "
+                f"{self.classes_.tolist()}; a classifier cannot learn from one class. "
+                "Nothing was spent."
             )
         if len(self.classes_) > 2 and not self._multi_class:
             raise ValueError(
@@ -183,14 +194,10 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
                 f"multiclass with {len(self.classes_)} classes; use "
                 "PrivateLogisticRegression."
             )
-        return self.classes_
 
     def _encoded(self, y: NDArray[Any]) -> NDArray[Any]:
-        """Return labels -1 and +1, or class indices for more than two classes."""
-        index = np.searchsorted(self.classes_, y)
-        if len(self.classes_) == 2:
-            return 2.0 * index - 1.0
-        return np.asarray(index)
+        """Return labels as the loss takes them; unknown ones are left out by it."""
+        return for_loss(positions(y, self.classes_), len(self.classes_))
 
     def _objective(self, n_classes: int, *, smooth: bool) -> LinearObjective:
         """Return the objective of the chosen loss."""
@@ -222,7 +229,6 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
                 Neighboring.ZERO_OUT if self.n_rows is None else Neighboring.ADD_REMOVE
             ),
             accounting=self.accounting,  # type: ignore[arg-type]
-            noise=self.noise,  # type: ignore[arg-type]
             max_batches=self.max_batches,
             seed=seed,
             ledger=self.ledger,

@@ -37,7 +37,11 @@ class LeakyDiagnostics:
         objective: LinearObjective,
         row_bound: float | None,
     ) -> None:
-        self._X, self._y = clipped_rows(X, row_bound), torch.from_numpy(np.asarray(y))
+        y = np.asarray(y)
+        known = np.flatnonzero(np.isfinite(y) if objective.outputs == 1 else y >= 0)
+        if known.size < len(y):  # blank rows have no loss
+            X, y = X[known], y[known]
+        self._X, self._y = clipped_rows(X, row_bound), torch.from_numpy(y)
         self._objective = objective
         self._values: list[dict[str, float]] = []
 

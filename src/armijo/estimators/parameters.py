@@ -12,7 +12,7 @@ from armijo.estimators.run import Callback
 COMMON = frozenset(
     """
     epsilon delta method loss options l2 huber_width fit_intercept classes n_rows
-    max_batches accounting noise ledger random_state warm_start callback
+    max_batches accounting ledger random_state warm_start callback
     leaky_diagnostics
     """.split()
 )
@@ -80,7 +80,8 @@ class MethodParameters(BaseEstimator):
         Whether to fit an intercept (penalized like the weights).
     classes : sequence or None
         The public list of classes; None reads it from the labels, which is a leak and
-        warned about.
+        warned about.  Labels are errors only where it is None; else a row with another
+        label is blank, and one class alone trains like two.
     n_rows : int or None
         The public number of rows.  None takes the number found and reports the
         zero-out relation, under which it is public by definition.
@@ -88,8 +89,6 @@ class MethodParameters(BaseEstimator):
         Most batches of one fit; None goes on until the budget refuses.
     accounting : {"sound", "paper"}
         "paper" reproduces the printed analysis and gives no guarantee.
-    noise : {"auto", "exact", "fast"}
-        How noise on vectors is drawn.
     ledger : path or None
         File that remembers every charge; None keeps them in memory.
     random_state : None, int or RandomState
@@ -148,7 +147,6 @@ class MethodParameters(BaseEstimator):
         n_rows: int | None = None,
         max_batches: int | None = 3000,
         accounting: str = "sound",
-        noise: str = "auto",
         ledger: str | os.PathLike[str] | None = None,
         random_state: Any = None,
         warm_start: bool = False,
@@ -196,7 +194,6 @@ class MethodParameters(BaseEstimator):
         self.n_rows = n_rows
         self.max_batches = max_batches
         self.accounting = accounting
-        self.noise = noise
         self.ledger = ledger
         self.random_state = random_state
         self.warm_start = warm_start

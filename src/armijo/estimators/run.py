@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,22 @@ import torch
 from numpy.typing import NDArray
 
 from armijo import _validate
-from armijo.data.private import NoiseChoice, PrivateDataset
+from armijo.data.private import PrivateDataset
 from armijo.data.query import Matrix
 from armijo.data.sources import ArrayRows
 from armijo.errors import BudgetExceeded, Diverged, LedgerError
 from armijo.noise import Randomness
+from armijo.objectives.elementwise import elementwise_self_test
 from armijo.objectives.linear import LinearObjective
 from armijo.optim.accounts import Accounting, accountant_for
 from armijo.optim.checkpoint import Position, load_checkpoint, save_checkpoint
 from armijo.optim.divergence import refuse_diverged
-from armijo.optim.keyed_run import KeyedRun
+from armijo.optim.keyed_run import KeyedRun, ledger_path
 from armijo.optim.linesearch import LineSearchSettings
 from armijo.optim.loop import Method, State, StepRecord, minimize
 from armijo.optim.problem import MethodSettings, Problem
 from armijo.privacy.accountant import Accountant, LedgerFactory
-from armijo.privacy.budget import Budget, Neighboring
+from armijo.privacy.budget import Budget, Computed, Neighboring
 from armijo.privacy.ledger import MemoryLedger
 
 Callback = Callable[[StepRecord], object]
@@ -45,13 +47,17 @@ class RunSettings:
     n_rows: int
     relation: Neighboring
     accounting: Accounting = "sound"
-    noise: NoiseChoice = "auto"
     max_batches: int | None = None
     seed: int | None = None
     ledger: str | os.PathLike[str] | None = None
     checkpoint: str | os.PathLike[str] | None = None
     fingerprint: Mapping[str, Any] | None = None
     leaky_diagnostics: bool = False
+
+    @property
+    def ledger_path(self) -> Path | None:
+        """The file of the charges; every checkpoint has one."""
+        return ledger_path(self.ledger, self.checkpoint)
 
     @property
     def promised_relation(self) -> Neighboring:
@@ -105,7 +111,6 @@ def train(
             n_rows=settings.n_rows,
             accountant=accountant,
             randomness=progress.randomness,
-            noise=settings.noise,
         )
         try:
             whole = _run(settings.objective, data, method, progress, callback, watch)
@@ -234,8 +239,8 @@ class _Progress:
         found = load_checkpoint(
             path, run=self._settings.fingerprint or {}, like=self.state
         )
-        ledger = self._settings.ledger
-        if ledger is not None and not os.path.exists(ledger):
+        ledger = self._settings.ledger_path
+        if ledger is not None and not ledger.exists():
             raise LedgerError(
                 f"Asked to resume, but the ledger {ledger} is not there; without it "
                 "what was spent is not known. Bring it back; nothing was spent now."
@@ -246,7 +251,9 @@ class _Progress:
     def open_ledger(self, header: Mapping[str, object]) -> MemoryLedger:
         """Open the ledger, and make it ready for the charges after the checkpoint."""
         ledger = self._keyed.open_ledger(
-            self._settings.ledger, {**header, **_marks(self._settings)}, self._past
+            self._settings.ledger_path,
+            {**header, **_marks(self._settings)},
+            self._past,
         )
         self._last = self._last._replace(charges=ledger.next_index)
         if not self.randomness.deterministic:
@@ -321,6 +328,7 @@ def _accountant(
         accounting=settings.accounting,
         seeded=settings.seed is not None,
         leaky=settings.leaky_diagnostics,
+        computed=Computed(assumptions=(elementwise_self_test(),)),
         ledger=ledger,
     )
 

@@ -2,15 +2,15 @@
 """One call for researchers: any method on arrays, with all that its run released."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from armijo.data.private import NoiseChoice
 from armijo.data.query import Matrix
+from armijo.estimators.labels import for_loss, positions
 from armijo.estimators.run import RunSettings, train
 from armijo.objectives.linear import LinearObjective, LossName
 from armijo.optim.accounts import Accounting
@@ -63,7 +63,6 @@ def solve(
     fit_intercept: bool = True,
     max_batches: int | None = None,
     accounting: Accounting = "sound",
-    noise: NoiseChoice = "auto",
     seed: int | None = None,
     ledger: str | os.PathLike[str] | None = None,
 ) -> Solution:
@@ -72,7 +71,8 @@ def solve(
     Parameters
     ----------
     X, y : arrays
-        Rows, and labels -1 and +1 (class indices for softmax); others are refused.
+        Rows, and labels -1 and +1 (class indices for softmax).  A row with another
+        label is blank: it adds nothing to any sum, and nothing tells of it.
     method : str
         One of :data:`armijo.optim.METHODS`.
     budget : Budget
@@ -86,7 +86,7 @@ def solve(
         zero-out relation.
     n_classes, l2, huber_width, fit_intercept
         The problem.
-    max_batches, accounting, noise, ledger
+    max_batches, accounting, ledger
         As in the estimators.
     seed : int or None
         A seeded run repeats and carries no guarantee.
@@ -99,7 +99,10 @@ def solve(
     ('zero-out', 50)
     """
     settings = method_settings(method, options or {})
-    _refuse_other_labels(y, range(n_classes) if loss == "softmax" else (-1, 1))
+    if loss == "softmax":
+        y = positions(np.asarray(y), np.arange(n_classes))
+    else:
+        y = for_loss(positions(np.asarray(y), np.array([-1, 1])), 2)
     objective = LinearObjective(
         loss="huber" if settings.smooth and loss == "hinge" else loss,
         n_features=X.shape[1],
@@ -115,7 +118,6 @@ def solve(
         n_rows=X.shape[0] if n_rows is None else n_rows,
         relation=Neighboring.ZERO_OUT if n_rows is None else Neighboring.ADD_REMOVE,
         accounting=accounting,
-        noise=noise,
         max_batches=max_batches,
         seed=seed,
         ledger=ledger,
@@ -133,12 +135,3 @@ def solve(
         records=tuple(result.records),
         row_bound=settings.row_bound,
     )
-
-
-def _refuse_other_labels(y: NDArray[Any], allowed: Iterable[int]) -> None:
-    """Refuse labels that the loss does not know: the usual slip of the caller."""
-    if not np.isin(np.asarray(y), list(allowed)).all():
-        raise ValueError(
-            f"Expected labels from {sorted(allowed)}, got others; encode them first, "
-            "or use an estimator, which does. Nothing was spent."
-        )

@@ -24,6 +24,7 @@ from armijo.optim.keyed_run import key_path
 from armijo.optim.loop import StepRecord
 from armijo.privacy.run_key import destroy_key
 from armijo.tables import (
+    ROW_BORDERS,
     LinearModel,
     Schema,
     encode,
@@ -63,6 +64,7 @@ def fit_table(
     callback: Callable[[StepRecord], object] | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    multiline: bool = False,
 ) -> FitOutcome:
     """Train on a table and leave model, report and ledger in a folder.
 
@@ -83,17 +85,21 @@ def fit_table(
     overwrite : bool
         Start anew in a folder that exists; what is there moves aside, nothing is
         deleted.
+    multiline : bool
+        Whether quoted cells of a CSV file may hold line breaks; the guarantee then
+        names what it assumes of them.
 
     Raises
     ------
     TableError
-        For anything wrong with the files, before any budget is spent.
+        For anything wrong with the files, before any budget is spent.  A row that does
+        not fit the schema is blank and no error; :func:`check_table` names it.
     """
     if kind not in ESTIMATORS:
         raise TableError(f"Expected kind to be logistic or svm, got {kind!r}.")
     public = _public_schema(schema, target)
-    X, y = encode(read_table(table), public)
-    _check_labels(public, np.asarray(y), kind)
+    _check_classes(public, kind)
+    X, y = encode(read_table(table, multiline=multiline), public)
     folder = Path(out)
     _check_folder(folder, resume=resume, overwrite=overwrite)
     stopped = _StopWatch(callback)
@@ -110,18 +116,24 @@ def fit_table(
         X,
         np.asarray(y),
         checkpoint=folder / CHECKPOINT,
-        fingerprint={
-            "schema": public.digest(),
-            "kind": kind,
-            "parameters": dict(parameters),
-        },
+        fingerprint=_fingerprint(public, kind, parameters, multiline),
         resume=resume,
     )
     estimator.set_params(callback=None)
+    if multiline:
+        estimator.privacy_ = estimator.privacy_.assuming(ROW_BORDERS)
     model = _model(estimator, public, kind)
     if not stopped.stopped:
         _finish(folder, estimator, model, kind)
     return FitOutcome(folder, estimator, model, finished=not stopped.stopped)
+
+
+def _fingerprint(
+    schema: Schema, kind: str, parameters: Mapping[str, Any], multiline: bool
+) -> dict[str, Any]:
+    """Return what ledger and checkpoint must share with the run."""
+    named = {"schema": schema.digest(), "kind": kind, "parameters": dict(parameters)}
+    return {**named, "multiline": True} if multiline else named
 
 
 class _StopWatch:
@@ -148,15 +160,8 @@ def _public_schema(path: Path_, target: str | None) -> Schema:
     return schema
 
 
-def _check_labels(schema: Schema, y: NDArray[np.int64], kind: str) -> None:
-    """Refuse labels that cannot be learned, in the words of the table."""
-    found = np.unique(y)
-    if len(found) < 2:
-        raise TableError(
-            f"Expected at least two classes in {schema.target!r}, got only "
-            f"{schema.classes[found[0]]!r}; a classifier cannot learn from one class. "
-            "Nothing was spent."
-        )
+def _check_classes(schema: Schema, kind: str) -> None:
+    """Refuse classes that the model does not take; which ones occur is private."""
     if kind == "svm" and len(schema.classes) > 2:
         raise TableError(
             f"Expected two classes for svm, got {len(schema.classes)}; use the "
@@ -242,19 +247,36 @@ def _finish(
 def _write_leaks(path: Path, exact: pd.DataFrame) -> None:
     """Write exact values; the file says of itself that it must not be released."""
     warning = "# NOT PRIVATE: exact values of the rows; never release this file.\n"
-    write_synced(path, warning + exact.to_csv(index=False))
+    write_synced(path, warning + exact.to_csv(index=False), secret=True)
+
+
+def check_table(table: Path_, *, schema: Path_, multiline: bool = False) -> int:
+    """Return the number of rows, or raise a `TableError` that names a row at fault.
+
+    For the eyes of the owner of the table, outside of any guarantee: a fit takes such
+    rows for blank and says nothing.
+    """
+    frame = read_table(table, multiline=multiline)
+    encode(frame, load_schema(schema, require_reviewed=False), strict=True)
+    return len(frame)
 
 
 def predict_table(
-    model: Path_, table: Path_, *, probabilities: bool = False
+    model: Path_,
+    table: Path_,
+    *,
+    probabilities: bool = False,
+    multiline: bool = False,
 ) -> pd.DataFrame:
     """Predict every row of a table with a model that ``fit`` left.
 
-    ``model`` is the file or the folder it is in.
+    ``model`` is the file or the folder it is in.  A row that does not fit the schema
+    has no prediction and is an error.
     """
     path = Path(model)
     loaded = load_model(path / MODEL if path.is_dir() else path)
-    X, _ = encode(read_table(table), loaded.schema, with_target=False)
+    frame = read_table(table, multiline=multiline)
+    X, _ = encode(frame, loaded.schema, with_target=False, strict=True)
     columns: dict[str, NDArray[Any]] = {"prediction": loaded.predict(X)}
     if probabilities:
         each = loaded.predict_proba(X)

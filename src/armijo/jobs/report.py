@@ -46,9 +46,18 @@ def write_report(
     write_synced(folder / REPORT_HTML, render_html(document, estimator, model))
 
 
-def write_synced(path: Path, text: str) -> None:
-    """Write a text and return once its bytes are on the disk; its name may not be."""
-    with path.open("w", encoding="utf-8") as file:
+def write_synced(path: Path, text: str, *, secret: bool = False) -> None:
+    """Write a text and return once its bytes are on the disk; its name may not be.
+
+    A ``secret`` file is its owner's from its first byte on, whatever the umask.
+    """
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags, 0o600 if secret else 0o666)
+
+    if secret:  # the mode of a file that is there already would stay
+        path.unlink(missing_ok=True)
+    with open(path, "w", encoding="utf-8", opener=opener) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -66,7 +75,7 @@ def report_document(
         "version": 1,
         "created_by": model.created_by,
         "privacy": estimator.privacy_.to_dict(),
-        "assumptions": list(ASSUMPTIONS),
+        "assumptions": [*ASSUMPTIONS, *estimator.privacy_.guarantee.assumptions],
         "model": {
             "kind": model.kind,
             "target": model.schema.target,

@@ -94,8 +94,8 @@ class Numeric:
     low, high : float
         Public bounds, low < high.
     missing : float, optional
-        Public value to put in place of a missing cell; without it, a missing cell is
-        an error.
+        Public value to put in place of a missing cell; without it, a missing cell
+        makes its row blank.
     """
 
     kind: ClassVar[str] = "numeric"
@@ -138,7 +138,8 @@ class Categorical:
         The public categories. Numbers and truth values are taken too and stored as
         `armijo.tables.category_text` writes them.
     unknown : {"error", "zero"}, default="error"
-        Whether another value, or a missing cell, is an error or a row of zeros.
+        Whether another value, or a missing cell, makes its row blank (which `armijo
+        check` calls an error) or is a cell of zeros.
     """
 
     kind: ClassVar[str] = "categorical"

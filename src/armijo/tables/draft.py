@@ -54,7 +54,12 @@ _HEADING = (
 Draft = tuple[dict[str, object], dict[str | None, str]]
 
 
-def draft_schema(table_path: str | os.PathLike[str], target: str | None = None) -> str:
+def draft_schema(
+    table_path: str | os.PathLike[str],
+    target: str | None = None,
+    *,
+    multiline: bool = False,
+) -> str:
     """Return the text of a schema file, with guesses read from a table.
 
     Numbers become numeric columns with round bounds; text, truth values and a few whole
@@ -67,14 +72,21 @@ def draft_schema(table_path: str | os.PathLike[str], target: str | None = None) 
         A table that `read_table` reads.
     target : str, optional
         The column to learn; by default the last one with 2 to 20 categories.
+    multiline : bool, default=False
+        As `read_table` has it.
 
     Returns
     -------
     str
         TOML text that `load_schema` refuses until it says ``reviewed = true``.
     """
-    frame = read_table(table_path)
+    frame = read_table(table_path, multiline=multiline)
     names = list(frame.columns)
+    if len(names) == 1 and to_numbers(frame[names[0]])[1].any():
+        raise TableError(
+            f"{table_path}: Expected a table with cells separated by comma, semicolon, "
+            "tab or bar, got text without any of them; is this a CSV file?"
+        )
     if target is not None and target not in names:
         raise TableError(
             f"{table_path}: Expected the target to be a column of the table, got "

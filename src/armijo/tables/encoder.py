@@ -2,11 +2,10 @@
 """Turn the rows of a table into numbers, by what the public schema says alone.
 
 Each row is encoded on its own, so one person's row never changes another's features.
-Messages name the row and the value at fault: they go to the owner of the data, who may
-see them, and never into a release.
+A row with a cell that the schema does not allow is blank: it has no known class, adds
+nothing to any sum, and nobody is told of it. The strict encoding, for the owner of the
+data and outside of any guarantee, names such rows instead.
 """
-
-from typing import NoReturn
 
 import numpy as np
 import pandas as pd
@@ -17,11 +16,18 @@ from armijo.tables.cells import distinct_texts, listed, shown, suggestion, to_nu
 from armijo.tables.columns import Categorical, Numeric
 from armijo.tables.schema import Schema
 
+UNKNOWN_LABEL = -1
+"""The label of a blank row: no position among the classes."""
 _UNKNOWN, _MISSING = -1, -2
+Blanks = NDArray[np.bool_] | None
 
 
 def encode(
-    frame: pd.DataFrame, schema: Schema, *, with_target: bool = True
+    frame: pd.DataFrame,
+    schema: Schema,
+    *,
+    with_target: bool = True,
+    strict: bool = False,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
     """Encode a table for training or prediction.
 
@@ -34,31 +40,41 @@ def encode(
         know are refused.
     with_target : bool, default=True
         Whether the target is wanted. Without, the table may have it or not.
+    strict : bool, default=False
+        Whether a cell that is missing, infinite, no number or not declared is an error
+        that names its row, instead of making the row blank.
 
     Returns
     -------
     X : ndarray of shape (n_rows, n_features)
-        Features in [0, 1], in the order of ``schema.feature_names``, C-contiguous.
+        Features in [0, 1], in the order of ``schema.feature_names``, C-contiguous;
+        zeros in blank rows.
     y : ndarray of shape (n_rows,) or None
-        Positions in ``schema.classes``.
+        Positions in ``schema.classes``; :data:`UNKNOWN_LABEL` in blank rows.
 
     Raises
     ------
     TableError
-        For missing, unexpected or repeated columns, no rows, cells that are missing or
-        infinite or no number, and categories or labels that were not declared.
+        For missing, unexpected or repeated columns, columns of a type that has no
+        numbers, and no rows; for single cells only where ``strict``.
     """
     _check_columns(frame, schema, with_target)
     X = np.zeros((len(frame), len(schema.feature_names)))
+    blanks = None if strict else np.zeros(len(frame), dtype=bool)
     start = 0
     for column in schema.columns:
         stop = start + len(column.feature_names)
         if isinstance(column, Numeric):
-            X[:, start] = _scaled(frame[column.name], column)
+            X[:, start] = _scaled(frame[column.name], column, blanks)
         elif isinstance(column, Categorical):
-            _one_hot(frame[column.name], column, X[:, start:stop])
+            _one_hot(frame[column.name], column, X[:, start:stop], blanks)
         start = stop
-    return X, _labels(frame[schema.target], schema) if with_target else None
+    y = _labels(frame[schema.target], schema, blanks) if with_target else None
+    if blanks is not None:
+        X[blanks] = 0.0
+        if y is not None:
+            y[blanks] = UNKNOWN_LABEL
+    return X, y
 
 
 def _check_columns(frame: pd.DataFrame, schema: Schema, with_target: bool) -> None:
@@ -95,19 +111,18 @@ def _column_message(missing: list[str], unexpected: list[str], width: int) -> st
     return f"Expected the columns of the schema, but {' and '.join(parts)}; {advice}."
 
 
-def _scaled(series: pd.Series, column: Numeric) -> NDArray[np.float64]:
+def _scaled(series: pd.Series, column: Numeric, blanks: Blanks) -> NDArray[np.float64]:
     """Return (min(max(x, low), high) - low) / (high - low)."""
+    _check_type(series)
     values, bad = to_numbers(series)
-    if bad.any():
-        _refuse(series, bad, "numbers", "no number", "correct the cells")
+    _mark(series, bad, blanks, "numbers", "no number", "correct the cells")
     infinite = np.isinf(values)
-    if infinite.any():
-        _refuse(series, infinite, "finite numbers", "infinite", "correct the cells")
-    absent = np.isnan(values)
-    if absent.any():
-        if column.missing is None:
-            advice = "fill them, or give the column a public value: missing = 0, say"
-            _refuse(series, absent, "no gaps", "missing (NaN)", advice)
+    _mark(series, infinite, blanks, "finite numbers", "infinite", "correct the cells")
+    absent = np.isnan(values) & ~bad
+    if column.missing is None:
+        advice = "fill them, or give the column a public value: missing = 0, say"
+        _mark(series, absent, blanks, "no gaps", "missing (NaN)", advice)
+    else:
         values = np.where(absent, column.missing, values)
     # A new array: the frame may share its memory with the values.
     scaled = np.clip(values, column.low, column.high)
@@ -116,21 +131,41 @@ def _scaled(series: pd.Series, column: Numeric) -> NDArray[np.float64]:
     return scaled
 
 
-def _one_hot(series: pd.Series, column: Categorical, out: NDArray[np.float64]) -> None:
+def _check_type(series: pd.Series) -> None:
+    """Refuse a column whose type, which is public, has no numbers."""
+    kinds = pd.api.types
+    if any(
+        is_kind(series.dtype)
+        for is_kind in (
+            kinds.is_bool_dtype,
+            kinds.is_complex_dtype,
+            kinds.is_datetime64_any_dtype,
+        )
+    ):
+        raise TableError(
+            f"Expected numbers in column {shown(series.name)}, got the type "
+            f"{series.dtype}, of which no number is made: {len(series)} of "
+            f"{len(series)} cells no number; declare categories, or convert it."
+        )
+
+
+def _one_hot(
+    series: pd.Series, column: Categorical, out: NDArray[np.float64], blanks: Blanks
+) -> None:
     """Set the 1 of every row whose category is declared."""
     positions, texts = _positions(series, column.categories)
     if column.unknown == "error":
         advice = 'or let such cells be zeros: unknown = "zero"'
-        _check_positions(series, positions, texts, column.categories, advice)
+        _check_positions(series, positions, texts, column.categories, advice, blanks)
     rows = np.flatnonzero(positions >= 0)
     out[rows, positions[rows]] = 1.0
 
 
-def _labels(series: pd.Series, schema: Schema) -> NDArray[np.int64]:
+def _labels(series: pd.Series, schema: Schema, blanks: Blanks) -> NDArray[np.int64]:
     """Return the position of every label among the classes."""
     positions, texts = _positions(series, schema.classes)
     advice = "or add the class to the schema if it is public"
-    _check_positions(series, positions, texts, schema.classes, advice)
+    _check_positions(series, positions, texts, schema.classes, advice, blanks)
     return positions
 
 
@@ -151,24 +186,35 @@ def _check_positions(
     texts: list[str],
     levels: tuple[str, ...],
     advice: str,
+    blanks: Blanks,
 ) -> None:
-    """Refuse missing cells and texts that are not among the levels."""
-    missing = positions == _MISSING
-    if missing.any():
-        _refuse(series, missing, "no gaps", "missing", f"fill them, {advice}")
-    unknown = positions == _UNKNOWN
-    if unknown.any():
-        known = set(levels)
-        others = sorted({text for text in texts if text and text not in known})
-        hint = suggestion(others[0], levels)
-        what = f"not declared: {listed(others, most=3)}{hint}"
-        _refuse(series, unknown, listed(levels), what, f"correct them, {advice}")
+    """Mark or refuse missing cells and texts that are not among the levels."""
+    missing, unknown = positions == _MISSING, positions == _UNKNOWN
+    _mark(series, missing, blanks, "no gaps", "missing", f"fill them, {advice}")
+    what = "not declared"
+    if blanks is None and unknown.any():
+        others = sorted({text for text in texts if text and text not in set(levels)})
+        what += f": {listed(others, most=3)}{suggestion(others[0], levels)}"
+    _mark(series, unknown, blanks, listed(levels), what, f"correct them, {advice}")
 
 
-def _refuse(
-    series: pd.Series, at: NDArray[np.bool_], expected: str, what: str, advice: str
-) -> NoReturn:
-    """Raise for the marked cells, naming the column, their number and the first."""
+def _mark(
+    series: pd.Series,
+    at: NDArray[np.bool_],
+    blanks: Blanks,
+    expected: str,
+    what: str,
+    advice: str,
+) -> None:
+    """Make rows blank; or raise, naming the column, the number of cells and the first.
+
+    Whether a row is marked shows nowhere: no branch, count or message depends on it.
+    """
+    if blanks is not None:
+        blanks |= at
+        return
+    if not at.any():
+        return
     first = int(np.flatnonzero(at)[0])
     raise TableError(
         f"Expected {expected} in column {shown(series.name)}, got {int(at.sum())} of "

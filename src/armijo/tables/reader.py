@@ -6,10 +6,7 @@ country NA into nothing; Parquet cells keep their types. The schema decides late
 """
 
 import codecs
-import csv
 import gzip
-import io
-import itertools
 import os
 import re
 import zlib
@@ -18,22 +15,16 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet
 
 from armijo.errors import TableError
-from armijo.tables.cells import listed, shown, to_numbers
+from armijo.tables.cells import listed, shown
+from armijo.tables.csv_lines import parse_csv
 
-_DELIMITERS = (",", ";", "\t", "|")
-_SAMPLE_BYTES = 64 * 1024
-_SAMPLE_RECORDS = 50
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
-_RAGGED = re.compile(r"Row #([0-9]+): Expected ([0-9]+) columns, got ([0-9]+)")
+ROW_BORDERS = "quoted line breaks mark the borders of the rows correctly"
+"""What a guarantee assumes of a CSV file that was read with ``multiline``."""
 _NO_ROWS = "Expected rows, got an empty table; is this the right file?"
-_NOT_UTF8 = (
-    "Expected text in UTF-8, got other bytes; save the table as CSV in UTF-8, or name "
-    "a Parquet file .parquet."
-)
 # Nullable types keep whole numbers and truth values exact where cells are missing.
 _EXACT_TYPES = {
     pa.int8(): pd.Int8Dtype(),
@@ -48,16 +39,23 @@ _EXACT_TYPES = {
 }
 
 
-def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
+def read_table(
+    path: str | os.PathLike[str], *, multiline: bool = False
+) -> pd.DataFrame:
     """Read a .csv, .csv.gz or .parquet file.
 
-    A CSV file is UTF-8 with a header line; its delimiter is found among comma,
-    semicolon, tab and bar. All its columns are text, empty cells are missing.
+    A CSV file is UTF-8 with a header line, whose delimiter is comma, semicolon, tab or
+    bar. All its columns are text, empty cells are missing. Every line is a row, and
+    one that is no row by itself is blank: all its cells are missing.
 
     Parameters
     ----------
     path : path
         The file.
+    multiline : bool, default=False
+        Whether quoted cells of a CSV file may hold line breaks. A stray quote in one
+        person's row can then decide whether other lines are rows, so a guarantee rests
+        on :data:`ROW_BORDERS`.
 
     Returns
     -------
@@ -67,7 +65,7 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     Raises
     ------
     TableError
-        If the file is not there, is no table, or has no rows.
+        If the file is not there, is no table, or has no rows; never for a single row.
     """
     path = Path(path)
     name = path.name.lower()
@@ -77,7 +75,8 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
         if name.endswith(".parquet"):
             table = _read_parquet(path)
         elif name.endswith((".csv", ".csv.gz")):
-            table = _read_csv(_content(path))
+            names, table = parse_csv(_content(path), multiline=multiline)
+            table = table.rename_columns(names)
         else:
             raise TableError(
                 "Expected a file ending in .csv, .csv.gz or .parquet, got "
@@ -158,117 +157,4 @@ def _content(path: Path) -> bytes:
     content = content.removeprefix(codecs.BOM_UTF8)
     if not content.strip():
         raise TableError("Expected a table, got an empty file.")
-    if b"\x00" in content[:_SAMPLE_BYTES]:
-        raise TableError(
-            "Expected CSV text, got binary data; save the table as CSV in UTF-8, or "
-            "name a Parquet file .parquet."
-        )
     return content
-
-
-def _read_csv(content: bytes) -> pa.Table:
-    """Parse CSV bytes into a table of texts."""
-    delimiter, width = _delimiter(_sample(content))
-    try:
-        table = pa.csv.read_csv(
-            pa.BufferReader(content),
-            # One thread, so that an error knows its row.
-            read_options=pa.csv.ReadOptions(
-                use_threads=False, autogenerate_column_names=True, block_size=2**24
-            ),
-            parse_options=pa.csv.ParseOptions(
-                delimiter=delimiter, newlines_in_values=True
-            ),
-            convert_options=pa.csv.ConvertOptions(
-                column_types={f"f{i}": pa.string() for i in range(width)},
-                null_values=[""],
-                strings_can_be_null=True,
-            ),
-        )
-    except pa.ArrowException as error:
-        raise _csv_error(str(error)) from None
-    if table.num_columns != width:
-        raise TableError("Expected a header line, got quotes that do not pair in it.")
-    _refuse_open_quote(content, table)
-    return _with_header(table)
-
-
-def _csv_error(message: str) -> TableError:
-    """Say in the words of a table what the parser found."""
-    ragged = _RAGGED.search(message)
-    if ragged:
-        row, expected, found = (int(number) for number in ragged.groups())
-        return TableError(
-            f"Expected {expected} cells in every row, as in the header, got {found} in "
-            f"data row {row - 1}; correct that row, or check that this is a table."
-        )
-    if "invalid UTF8" in message:
-        return TableError(_NOT_UTF8)
-    if "Empty CSV" in message:
-        return TableError(_NO_ROWS)
-    return TableError(
-        f"Expected a table, got {shown(message, most=200)}; is this a CSV file?"
-    )
-
-
-def _sample(content: bytes) -> str:
-    """Return the first lines of the file as text."""
-    end = content.find(b"\n", _SAMPLE_BYTES)
-    try:
-        text = content[: end if end >= 0 else len(content)].decode()
-    except UnicodeDecodeError:
-        raise TableError(_NOT_UTF8) from None
-    return text.lstrip("\r\n")
-
-
-def _delimiter(sample: str) -> tuple[str, int]:
-    """Return the delimiter that splits the sample evenly, and the cells of a row.
-
-    Without an even one, the delimiter with most cells in the header is taken, and the
-    parser will name the first row that does not fit.
-    """
-    best = (False, 0, ",")
-    for delimiter in _DELIMITERS:
-        counts = _cell_counts(sample, delimiter)
-        even = counts[0] > 1 and len(set(counts)) == 1
-        if (even, counts[0]) > best[:2]:
-            best = (even, counts[0], delimiter)
-    return best[2], best[1]
-
-
-def _cell_counts(sample: str, delimiter: str) -> list[int]:
-    """Return the number of cells in each of the first records."""
-    reader = csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter)
-    counts = []
-    try:
-        for record in itertools.islice(reader, _SAMPLE_RECORDS):
-            if record:
-                counts.append(len(record))
-    except csv.Error as error:
-        raise TableError(
-            f"Expected a table, got {shown(error)}; is this a CSV file?"
-        ) from None
-    return counts or [0]
-
-
-def _refuse_open_quote(content: bytes, table: pa.Table) -> None:
-    """Refuse a quote that swallows the rest of the file into one cell."""
-    last = table.slice(table.num_rows - 1).to_pylist()[0]
-    swallowed = any("\n" in cell or "\r" in cell for cell in last.values() if cell)
-    if swallowed and content.count(b'"') % 2 == 1:
-        raise TableError(
-            "Expected every quote to be closed, got one that is open at the end of the "
-            f"file; the last row read is data row {table.num_rows - 1}, close it there."
-        )
-
-
-def _with_header(table: pa.Table) -> pa.Table:
-    """Take the names of the columns from the first row."""
-    names = [str(name or "") for name in table.slice(0, 1).to_pylist()[0].values()]
-    table = table.slice(1).rename_columns(names)
-    if table.num_columns == 1 and to_numbers(table.column(0).to_pandas())[1].any():
-        raise TableError(
-            "Expected a table with cells separated by comma, semicolon, tab or bar, got"
-            " text without any of them; is this a CSV file?"
-        )
-    return table
