@@ -7,23 +7,25 @@ Every function takes pytest's ``monkeypatch`` and breaks the gate for one test.
 import numpy as np
 
 from armijo.data import batch as gate
-from armijo.data import fixed_point
+from armijo.data import certified, fixed_point
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.noise import vectors
+from armijo.objectives.ghost import grads, strategy
 from armijo.privacy.accountant import Accountant
 from armijo.privacy.planned import PlannedAccountant
+from tests.noise_doubles import each_box_muller
 
 
 def noise_halved(monkeypatch, module=gate):
     """Of sums and searches."""
-    for name in ("rounded_laplace", "rounded_gaussian"):
-        drawn = getattr(module, name)
+    for name in ("rounded_laplace", "rounded_gaussian", "each_gaussian"):
+        drawn = getattr(module, name, None)
 
-        def halved(scale, size, bits, drawn=drawn):
-            return drawn(scale // 2, size, bits)
+        def halved(scale, *given, drawn=drawn, **more):
+            return drawn(scale // 2, *given, **more)
 
-        monkeypatch.setattr(module, name, halved)
+        monkeypatch.setattr(module, name, halved, raising=False)
 
 
 def vector_noise_halved(monkeypatch):
@@ -82,13 +84,47 @@ def noise_reused(monkeypatch):
         kept.clear()
         built(self, *rows, **settings)
 
-    def reused(scale, size, bits):
+    def reused(scale, size, bits, use, *, threads):
         if (scale, size) not in kept:
             kept[scale, size] = drawn(scale, size, bits)
-        return kept[scale, size]
+        use(slice(0, size), kept[scale, size])
 
     monkeypatch.setattr(PrivateDataset, "__init__", forgetful)
-    monkeypatch.setattr(gate, "rounded_gaussian", reused)
+    monkeypatch.setattr(gate, "each_gaussian", reused)
+
+
+def angles_in_single_precision(monkeypatch):
+    """Noise by Box and Muller: right in law, number by number."""
+    monkeypatch.setattr(gate, "each_gaussian", each_box_muller)
+
+
+def ghost_norms_decide(monkeypatch):
+    """Weights from products in single precision, and no look at what is added."""
+    monkeypatch.setattr(strategy, "_KEPT_NUMBERS", 0)
+    monkeypatch.setattr(certified, "keep_certified", lambda integers, most: None)
+
+
+def raw_terms_added(monkeypatch):
+    """An example's terms go to the batch sum before they meet each other."""
+
+    def added(self, share, out):
+        scaled = self.gradients * share.scale.float()[:, None, None]
+        total = out.float().index_add_(0, self.places.flatten(), scaled.flatten(0, 1))
+        out.copy_(total.round())
+
+    monkeypatch.setattr(grads, "_MOST_MASS", float("inf"))
+    monkeypatch.setattr(grads.EmbeddingGrad, "add_integers", added)
+
+
+def batch_decides(monkeypatch):
+    """A batch with a large gradient is computed in another way."""
+    original = grads.OuterProduct.squared_norms
+
+    def branching(self, keep):
+        squares = original(self, keep)
+        return squares * (9.0 if (squares > 1e12).any() else 1.0)
+
+    monkeypatch.setattr(grads.OuterProduct, "squared_norms", branching)
 
 
 def clip_after_sum(monkeypatch):

@@ -6,9 +6,8 @@ another seed gives the same verdict.
 """
 
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,7 @@ class Rare:
         data = PrivateDataset(
             np.ones((int(present), 1)),
             n_rows=1,
-            accountant=deepcopy(self.accountant),
+            accountant=self.accountant.unused(),
             randomness=randomness,
         )
         batches = (data.open(self.plan) for _ in range(self.sums))
@@ -73,6 +72,18 @@ def output() -> Game:
 
 def search() -> Game:
     return GAMES["search-gaussian"](Budget(epsilon=1.0, delta=0.05))
+
+
+def support() -> Game:
+    """A sum of which both exact ones are known, hidden well."""
+    return GAMES["support"](Budget(epsilon=0.01, delta=1e-5))
+
+
+def network(name: str) -> Callable[[], Game]:
+    return partial(GAMES[f"network-{name}"], Budget(epsilon=1.0, delta=1e-5))
+
+
+NORMS, CANCELLING, CONTENTS = map(network, ("norms", "cancelling", "contents"))
 
 
 @dataclass(frozen=True)
@@ -93,6 +104,12 @@ MISTAKES = {
     ),
     "noise reused": Mistake(broken.noise_reused, alone, 300),
     "clip after sum": Mistake(broken.clip_after_sum, whole, 400),
+    "angles in single precision": Mistake(
+        broken.angles_in_single_precision, support, 40
+    ),
+    "ghost norms decide": Mistake(broken.ghost_norms_decide, NORMS, 60),
+    "raw terms added": Mistake(broken.raw_terms_added, CANCELLING, 60),
+    "the batch decides": Mistake(broken.batch_decides, CONTENTS, 60),
 }
 SLOW_MISTAKES = {
     "same batch amplified again": Mistake(broken.batch_amplified_again, Rare, 1500),

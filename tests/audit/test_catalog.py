@@ -11,7 +11,18 @@ from armijo.optim.methods import METHODS, method_settings
 from armijo.privacy.budget import Budget, Neighboring
 
 BUDGET = Budget(epsilon=2.0, delta=0.05)
-QUICK = ("search-gaussian", "step", "agd", "outpert-rsgd", "objpert-pure", "majority")
+QUICK = (
+    "search-gaussian",
+    "support",
+    "network-norms",
+    "network-cancelling",
+    "network-contents",
+    "step",
+    "agd",
+    "outpert-rsgd",
+    "objpert-pure",
+    "majority",
+)
 
 
 def released(game, present, trials, seed=0):
@@ -20,7 +31,16 @@ def released(game, present, trials, seed=0):
 
 def test_every_private_method_is_audited():
     private = {name for name in METHODS if name != "nonprivate"}
-    assert set(AUDITS) >= private | {"search-laplace", "search-gaussian", "step"}
+    assert "support" in AUDITS
+    assert set(AUDITS) >= private | {
+        "search-laplace",
+        "search-gaussian",
+        "support",
+        "network-norms",
+        "network-cancelling",
+        "network-contents",
+        "step",
+    }
     assert "nonprivate" not in AUDITS
     assert set(RUNS) == private, "settings that make the game of a method telling"
     assert {name for name in AUDITS if name not in GAMES} == {

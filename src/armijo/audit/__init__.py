@@ -12,6 +12,7 @@ proved.
 :mod:`~.attacks`       which function of a release tells two data sets apart
 :mod:`~.games`         the two-dataset game: trials, attack, bound
 :mod:`~.searches`      the game for the private line search
+:mod:`~.support`       the game for which integers the noise can be
 :mod:`~.runs`          the game for a step and whole runs of every method
 :mod:`~.one_run`       many canaries in one trained model
 :mod:`~.catalog`       all audits by name, with their settings

@@ -16,9 +16,11 @@ import numpy as np
 
 from armijo import _validate
 from armijo.audit.games import Game
+from armijo.audit.networks import ATTACKS, NetworkGame
 from armijo.audit.one_run import DELTA, TRAINERS, OneRun
 from armijo.audit.runs import RunGame, Table
 from armijo.audit.searches import SearchGame
+from armijo.audit.support import SupportGame
 from armijo.objectives.linear import LinearObjective
 from armijo.optim.methods import METHODS, SETTINGS, method_settings, parameters_of
 from armijo.optim.problem import MethodSettings
@@ -145,6 +147,8 @@ def step_game(budget: Budget) -> RunGame:
 GAMES: dict[str, Callable[[Budget], Game]] = {
     "search-laplace": lambda budget: SearchGame(kind="laplace", budget=budget),
     "search-gaussian": lambda budget: SearchGame(kind="gaussian", budget=budget),
+    "support": SupportGame,
+    **{name: partial(NetworkGame, name) for name in ATTACKS},
     "step": step_game,
     **{method: partial(run_game, method) for method in PRIVATE},
 }

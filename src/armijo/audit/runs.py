@@ -9,7 +9,6 @@ by its whole sensitivity at every step, which is what the accountant reckons wit
 
 import math
 from collections.abc import Iterable
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -95,7 +94,7 @@ class RunGame:
 
     @cached_property
     def _unused(self) -> Accountant:
-        """An accountant that nothing was charged to, to be copied: costly to make."""
+        """An accountant that nothing is charged to, the model of others: costly."""
         relation = self.settings.relation or Neighboring.ADD_REMOVE
         return accountant_for(self._method, self._start, self.budget, relation=relation)
 
@@ -106,7 +105,7 @@ class RunGame:
             X,
             y,
             n_rows=self.n_rows,
-            accountant=deepcopy(self._unused),
+            accountant=self._unused.unused(),
             randomness=randomness,
         )
         run = minimize(

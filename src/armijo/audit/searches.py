@@ -7,7 +7,6 @@ one passes more often, which is the worst case of AboveThreshold.  A margin loss
 or rises all along a line; three classes make a loss that falls first and then rises.
 """
 
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -90,7 +89,7 @@ class SearchGame:
             np.full((int(present), 1), _FEATURE),
             np.zeros(int(present)),
             n_rows=1,
-            accountant=deepcopy(self._unused),
+            accountant=self._unused.unused(),
             randomness=randomness,
         )
         batch = data.open(BatchPlan(mechanisms=(self._mechanism,)), label="search")
