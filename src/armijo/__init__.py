@@ -11,6 +11,7 @@ _NAMES = {
     "PrivateLinearSVC": "armijo.estimators",
     "PrivateLogisticRegression": "armijo.estimators",
     "Solution": "armijo.estimators",
+    "blank_rows": "armijo.networks.inputs",
     "solve": "armijo.estimators",
     "train": "armijo.networks.train",
 }

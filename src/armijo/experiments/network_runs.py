@@ -18,7 +18,7 @@ from armijo.experiments.stand_ins import images_like
 from armijo.networks import models
 from armijo.networks.progress import evaluating
 from armijo.networks.train import Training, train
-from armijo.objectives.ghost.parameters import flat_parameters
+from armijo.objectives.ghost.params import flat_parameters
 from armijo.optim.loop import Schedule
 from armijo.privacy.budget import Budget
 from armijo.privacy.mechanisms import Mechanism
