@@ -14,6 +14,7 @@ An attempt is what one process wrote.
 import hashlib
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import numpy as np
 
 from armijo.data import batch, fixed_point
 from armijo.data.private import PrivateDataset
+from armijo.data.query import CertifiedSum
 from armijo.noise import keyed
 from armijo.optim.loop import StepRecord
 from armijo.privacy.ledger import LedgerView
@@ -75,13 +77,17 @@ class Recorder:
         for name in ("vector_sum", "number_sum", "number_sums"):
             setattr(fixed_point, name, self._spied(getattr(fixed_point, name)))
         batch.with_gaussian = self._spied(batch.with_gaussian, argument=True)
-        noisy_total = batch.PrivateBatch._noisy_total
+        noisy_certified = batch.PrivateBatch._noisy_certified
 
-        def noted_total(self: Any, total: Any, *given: Any) -> Any:
-            note("value", digest(total.numpy().tobytes()))
-            return noisy_total(self, total, *given)
+        def noted_total(self: Any, summed: CertifiedSum, *given: Any) -> Any:
+            def integers(bits: int) -> Any:
+                total = summed.integers(bits)
+                note("value", digest(total.numpy().tobytes()))
+                return total
 
-        batch.PrivateBatch._noisy_total = noted_total
+            return noisy_certified(self, replace(summed, integers=integers), *given)
+
+        batch.PrivateBatch._noisy_certified = noted_total
 
     def _spied(self, sums: Callable[..., Any], *, argument: bool = False) -> Any:
         def noted(*given: Any, **named: Any) -> Any:

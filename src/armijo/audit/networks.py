@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from armijo.audit.games import Claim
-from armijo.data.private import BatchPlan, PrivateDataset
-from armijo.data.query import CertifiedSum, Rows
+from armijo.data.private import BatchPlan, PrivateDataset, leaky_answer
+from armijo.data.query import CertifiedSum
 from armijo.data.sources import TensorRows
 from armijo.noise import Randomness
 from armijo.objectives.ghost.checks import Batch, Loss, blanked
@@ -141,7 +141,7 @@ class NetworkGame:
     def _query_sum(self, present: bool) -> FloatArray:
         """Return the exact sum, as the machine computes it."""
         query = self._objective.gradient_sum(self._objective.start(), clip=CLIP)
-        found = query.contributions(Rows(*self._batch(present)))
+        found = leaky_answer(TensorRows(*self._batch(present)), query.contributions)
         if not isinstance(found, CertifiedSum):
             raise TypeError(f"Expected a CertifiedSum, got {type(found).__name__}.")
         return found.integers(24).double().numpy() * (CLIP * 2.0**-24)

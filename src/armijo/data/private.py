@@ -6,8 +6,9 @@ the batch, which answers each mechanism of the plan once (:mod:`armijo.data.batc
 Nothing else in the package applies a function to private rows.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
@@ -15,7 +16,7 @@ from armijo import _validate
 from armijo.data import fixed_point
 from armijo.data.batch import BatchPlan, PrivateBatch
 from armijo.data.query import Matrix, Rows
-from armijo.data.sources import ArrayRows, DatasetRows, RowSource, TensorRows
+from armijo.data.sources import ArrayRows, DatasetRows, Index, RowSource, TensorRows
 from armijo.data.team import Alone, Team
 from armijo.errors import BudgetExceeded
 from armijo.noise import (
@@ -28,7 +29,9 @@ from armijo.privacy.accountant import Accountant
 from armijo.privacy.budget import Neighboring
 from armijo.privacy.mechanisms import Gaussian
 
-__all__ = ["BatchPlan", "PrivateBatch", "PrivateDataset"]
+__all__ = ["BatchPlan", "PrivateBatch", "PrivateDataset", "leaky_answer"]
+
+Answer = TypeVar("Answer")
 
 
 class PrivateDataset:
@@ -170,6 +173,18 @@ class PrivateDataset:
         raise TypeError(
             "A PrivateDataset cannot be pickled; build it where it is used."
         )
+
+
+def leaky_answer(
+    source: RowSource, ask: Callable[[Rows], Answer], index: Index = None
+) -> Answer:
+    """Return what a function says of rows that nobody paid for: NOT private.
+
+    For checks that only the owner of the rows sees, and for what an attacker of an
+    audit knows anyway.  Nothing of it may be released.
+    """
+    X, y, blank = source.take(index)
+    return ask(Rows(X, y, blank=blank))
 
 
 def _is_source(X: Any) -> bool:

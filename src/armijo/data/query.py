@@ -111,7 +111,8 @@ class Rows:
             X, y, blank = (
                 _cut(one, first, most) for one in (self.X, self.y, self.blank)
             )
-            return Rows(X, y, seed=self.seed + number, blank=blank)
+            own = {"seed": self.seed + number, "norms": None, "kept": None}
+            return replace(self, X=X, y=y, blank=blank, cache={}, **own)
 
         numbers = range(math.ceil(self.size / most))
         return self.remember("parts", lambda: tuple(map(part, numbers)))
