@@ -59,6 +59,9 @@ class ScriptedBits:
         assert len(taken) == n, "script has ended"
         return np.array(taken, dtype=np.uint64)
 
+    def fill(self, words: np.ndarray) -> None:
+        words[:] = self.uint64(words.size)
+
     def uint16(self, n: int) -> np.ndarray:
         taken, self.short = self.short[:n], self.short[n:]
         assert len(taken) == n, "script has ended"

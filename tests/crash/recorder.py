@@ -69,6 +69,10 @@ class Recorder:
             def uint16(self, n: int) -> np.ndarray:
                 return self._noted(super().uint16(n))
 
+            def fill(self, words: np.ndarray) -> None:
+                super().fill(words)
+                self._noted(words)
+
             def _noted(self, words: np.ndarray) -> np.ndarray:
                 note("bits", digest(words.tobytes()))
                 return words

@@ -71,6 +71,9 @@ class SpyRandomness(Randomness):
                 events.append(purpose)
                 return inner.uint64(n)
 
+            def fill(self, words: np.ndarray) -> None:
+                words[:] = self.uint64(words.size)
+
             def uint16(self, n: int) -> np.ndarray:
                 events.append(purpose)
                 return inner.uint16(n)

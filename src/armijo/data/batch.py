@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from armijo import _validate
 from armijo.data import fixed_point
 from armijo.data.centered_rows import CenteredRows
-from armijo.data.certified import noise_steps, release_bits
+from armijo.data.certified import EXACT_NOISE, noise_steps, release_bits
 from armijo.data.query import (
     BoundedQuery,
     CertifiedSum,
@@ -173,17 +173,22 @@ class PrivateBatch:
         total = summed.integers(bits)
         if not isinstance(self._team, Alone):
             total = self._team.total(total.long())
-        steps, unit = total.cpu().numpy(), bound * 2.0**-bits
+        scale, unit = noise_steps(relative, bits), bound * 2.0**-bits
+        if scale > EXACT_NOISE:
+            total = total.long()
+        steps = total.cpu().numpy()
         found = torch.empty(len(steps), dtype=summed.dtype)
         values = found.numpy()
 
         def put(part: slice, noise: NDArray[Any]) -> None:
-            # Sums wrap around like the integers that they are; then post-processing.
-            noisy = steps[part].astype(np.int64, copy=False) + noise
+            # Integers wrap around, floats hold both terms and round their sum once: a
+            # function of the noisy sum in either case. The exact sum is overwritten.
+            noisy = steps[part]
+            noisy += noise
             np.multiply(noisy, unit, out=values[part], casting="same_kind")
 
         def noisy() -> torch.Tensor:
-            self._each_noise(noise_steps(relative, bits), len(steps), put)
+            self._each_noise(scale, len(steps), put)
             return found.to(total.device)
 
         return self._team.from_lead(noisy, found.to(total.device))

@@ -30,6 +30,10 @@ class BitSource(Protocol):
         """Return ``n`` words of 16 bits."""
         ...
 
+    def fill(self, words: NDArray[np.uint64]) -> None:
+        """Write words of 64 bits into an array."""
+        ...
+
 
 _EXPAND_FROM = 4096  # bytes: below that the system's generator is as fast
 # Kept, since new zeros of that size cost several times what their encryption does.
@@ -54,6 +58,10 @@ class SystemBits:
         """Return ``n`` words of 16 bits."""
         return np.frombuffer(_system_bytes(2 * n), dtype=np.uint16)
 
+    def fill(self, words: NDArray[np.uint64]) -> None:
+        """Write words of 64 bits into an array."""
+        words[:] = self.uint64(words.size)
+
 
 def _system_bytes(n: int) -> bytes:
     """Return ``n`` bytes nobody can predict."""
@@ -70,6 +78,14 @@ def counter_stream(key: bytes) -> CipherContext:
 def stream_bytes(stream: CipherContext, n: int) -> bytes:
     """Return the next ``n`` bytes of a stream: what it makes of zeros."""
     return stream.update(_ZEROS[:n] if n <= len(_ZEROS) else bytes(n))
+
+
+def fill_bytes(stream: CipherContext, words: NDArray[np.uint64]) -> None:
+    """Write the next bytes of a stream where they are wanted, without new memory."""
+    place = memoryview(words).cast("B")
+    for start in range(0, len(place), len(_ZEROS)):
+        part = place[start : start + len(_ZEROS)]
+        stream.update_into(_ZEROS[: len(part)], part)
 
 
 class SeededBits:
@@ -101,6 +117,10 @@ class SeededBits:
         """Return ``n`` words of 16 bits; whole 64-bit words are used up."""
         words = self.uint64(-(-n // 4)).astype("<u8").view("<u2")
         return words[:n].astype(np.uint16)
+
+    def fill(self, words: NDArray[np.uint64]) -> None:
+        """Write words of 64 bits into an array."""
+        words[:] = self.uint64(words.size)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the stream stands, as plain numbers and lists."""

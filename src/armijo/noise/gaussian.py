@@ -16,10 +16,12 @@ from armijo.noise.bits import BitSource
 from armijo.noise.keyed import KEY_BYTES, KeyedBits
 from armijo.noise.lattice import checked_scale
 from armijo.noise.lazy import GUARD
-from armijo.noise.strips import drawn, strips_for
+from armijo.noise.strips import Scratch, drawn, strips_for
 
 BLOCK = 1 << 17
 """Numbers in a block; a call for no more of them draws from the given bits itself."""
+
+_SCRATCH: list[Scratch] = []  # of threads that are done; one takes it whole, or none
 
 UseNoise = Callable[[slice, NDArray[np.int64]], None]
 """Takes the noise of some places; blocks may come from several threads at once."""
@@ -95,13 +97,16 @@ def each_gaussian(
     turn = Lock()
 
     def work() -> None:
+        scratch = _SCRATCH.pop() if _SCRATCH else Scratch()
         while True:
             with turn:
                 part = next(parts, None)
                 if part is None:
+                    _SCRATCH.append(scratch)
                     return
                 key = bits.uint64(KEY_BYTES // 8).astype("<u8").tobytes()
-            use(part, drawn(strips, part.stop - part.start, KeyedBits(key), _guard))
+            size = part.stop - part.start
+            use(part, drawn(strips, size, KeyedBits(key), _guard, scratch))
 
     helpers = min(threads, len(starts)) - 1
     if helpers < 1:

@@ -20,6 +20,7 @@ from armijo.noise.bits import (
     BitSource,
     Randomness,
     counter_stream,
+    fill_bytes,
     stream_bytes,
 )
 
@@ -45,6 +46,10 @@ class KeyedBits:
     def uint64(self, n: int) -> NDArray[np.uint64]:
         """Return the next ``n`` words of 64 bits."""
         return np.frombuffer(stream_bytes(self._stream, 8 * n), dtype=np.uint64)
+
+    def fill(self, words: NDArray[np.uint64]) -> None:
+        """Write the next words of 64 bits into an array."""
+        fill_bytes(self._stream, words)
 
     def uint16(self, n: int) -> NDArray[np.uint16]:
         """Return the next ``n`` words of 16 bits."""

@@ -35,6 +35,7 @@ import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,14 +152,51 @@ def strips_for(scale: int) -> Strips:
     )
 
 
+class Scratch:
+    """Memory of one thread for blocks of noise: fresh pages cost more than the draws.
+
+    ``words`` are the proposals; the others hold what is computed of each.
+    """
+
+    def __init__(self) -> None:
+        self._held: tuple[NDArray[Any], ...] = self._new(0)
+
+    def _new(self, count: int) -> tuple[NDArray[Any], ...]:
+        """Return words, slots, entries, two arrays of coins, and what stays open."""
+        return (
+            *np.empty((3, count), dtype=np.uint64),
+            *np.empty((2, count), dtype=np.uint16),
+            np.empty(count, dtype=np.bool_),
+        )
+
+    def arrays(self, count: int) -> tuple[NDArray[Any], ...]:
+        """Return the same arrays each time, as long as they are long enough."""
+        if count > len(self._held[0]):
+            self._held = self._new(count)
+        return tuple(array[:count] for array in self._held)
+
+
 def drawn(
-    strips: Strips, size: int, bits: BitSource, guard: float = GUARD
+    strips: Strips,
+    size: int,
+    bits: BitSource,
+    guard: float = GUARD,
+    scratch: Scratch | None = None,
 ) -> NDArray[np.int64]:
-    """Return so many rounded Gaussian numbers of the scale of the strips."""
+    """Return so many rounded Gaussian numbers of the scale of the strips.
+
+    They lie in the scratch memory, until it is used again.
+    """
+    # So many proposals nearly always leave enough.
     count = int((size + 3 * math.sqrt(size) + 8) / strips.acceptance)
-    words = bits.uint64(count)
-    entries = strips.table.take((words >> np.uint64(_PLACE_BITS)).view(np.int64))
-    unsure = np.flatnonzero(_last(words, strips) <= _last(entries, strips))
+    arrays = (scratch or Scratch()).arrays(count)
+    words, slots, entries, coins, sure, opened = arrays
+    bits.fill(words)
+    np.right_shift(words, np.uint64(_PLACE_BITS), out=slots)
+    # Slots have 14 bits, so that nothing is clipped; it spares a copy of the result.
+    strips.table.take(slots.view(np.int64), out=entries, mode="clip")
+    np.less_equal(_last(words, strips, coins), _last(entries, strips, sure), out=opened)
+    unsure = np.flatnonzero(opened)
     noise = np.subtract(words, entries, out=entries).view(np.int64)
     noise >>= strips.unit
     if unsure.size:
@@ -167,9 +205,11 @@ def drawn(
     return noise[:size]
 
 
-def _last(words: NDArray[np.uint64], strips: Strips) -> NDArray[np.uint16]:
+def _last(
+    words: NDArray[np.uint64], strips: Strips, last: NDArray[np.uint16]
+) -> NDArray[np.uint16]:
     """Return the bits of coins, in front: what is cut off is less than 2**16."""
-    last = words.astype(np.uint16)
+    np.copyto(last, words, casting="unsafe")
     if strips.coin_bits < _MOST_COIN_BITS:
         last <<= np.uint16(_MOST_COIN_BITS - strips.coin_bits)
     return last

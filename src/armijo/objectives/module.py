@@ -235,8 +235,11 @@ class ModuleObjective(SquaredPenalty):
             if part.blank is not None:
                 blank |= part.blank.to(self.device)
             for one in as_tuple(batch.inputs) + as_tuple(batch.targets):
-                if one.is_floating_point():
-                    blank |= ~torch.isfinite(one.unsqueeze(-1).flatten(1)).all(1)
+                if one.is_floating_point() and one.numel():
+                    # A number that is not finite is an end, or takes the place of one.
+                    ends = one.unsqueeze(-1).flatten(1)
+                    ends = torch.stack([ends.amin(1), ends.amax(1)], dim=1)
+                    blank |= ~torch.isfinite(ends).all(1)
             return _Part(blanked(batch, blank), blank)
 
         return part.remember("prepared", compute)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from armijo.data.certified import Share, add_formed
+from armijo.data.certified import Share, add_formed, squared_norms
 from armijo.objectives.ghost.grads import blocks
 
 Pair = tuple[int, int]
@@ -97,7 +97,7 @@ class ConvGrad:
         kept, squares = [], []
         for rows in self._blocks():
             formed = self._by_row(rows)
-            squares.append(torch.linalg.vecdot(formed, formed).sum(0).double())
+            squares.append(squared_norms(formed).sum(0).double())
             kept += [formed] * keep
         self._kept = kept if keep else None
         return torch.cat(squares)
