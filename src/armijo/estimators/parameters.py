@@ -103,7 +103,7 @@ class MethodParameters(BaseEstimator):
         debugging on public rows.  The guarantee is void and says so everywhere.
     """
 
-    def __init__(  # noqa: PLR0915 (scikit-learn: one line for each parameter)
+    def __init__(
         self,
         *,
         epsilon: float = 1.0,
