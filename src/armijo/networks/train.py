@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-import torch
 from torch import nn
 
 from armijo import _validate
@@ -44,7 +42,7 @@ from armijo.networks.together import (
     shared_accountant,
     shared_past,
 )
-from armijo.noise import as_seed
+from armijo.noise import Seed, as_seed
 from armijo.objectives.ghost.checks import Loss
 from armijo.objectives.module import ModuleObjective
 from armijo.optim.accounts import accountant_for
@@ -58,7 +56,6 @@ from armijo.privacy.ledger import MemoryLedger
 from armijo.privacy.statement import PrivacyStatement
 
 Evaluate = Callable[[nn.Module], float]
-Seed = int | np.random.Generator | np.random.RandomState | None
 
 
 class Trainer:
@@ -86,10 +83,13 @@ class Trainer:
 
     Examples
     --------
-    >>> X, y = torch.zeros(300, 4), torch.arange(300) % 3
-    >>> loss = nn.CrossEntropyLoss(reduction="none")
-    >>> trainer = Trainer(
-    ...     nn.Linear(4, 3), loss, (X, y), epsilon=1.0, delta=1e-5, method="sgd",
+    >>> import armijo, torch
+    >>> trainer = armijo.Trainer(
+    ...     torch.nn.Linear(4, 3),
+    ...     torch.nn.CrossEntropyLoss(reduction="none"),
+    ...     (torch.zeros(300, 4), torch.arange(300) % 3),
+    ...     armijo.Budget(epsilon=1.0, delta=1e-5),
+    ...     method="sgd",
     ...     steps=4,
     ... )
     >>> [record.batch for record in trainer]
@@ -497,15 +497,15 @@ def train(
 
     Examples
     --------
-    >>> bits = torch.Generator().manual_seed(0)
-    >>> X = torch.randn(1000, 2, generator=bits)
-    >>> y = (X[:, 0] > 0).long()
-    >>> model = nn.Linear(2, 2)
-    >>> run = train(
+    >>> import armijo, torch
+    >>> X = torch.rand(1000, 2)
+    >>> y = (X[:, 0] > X[:, 1]).long()
+    >>> model = torch.nn.Linear(2, 2)
+    >>> run = armijo.train(
     ...     model,
-    ...     nn.CrossEntropyLoss(reduction="none"),  # one loss for each example
+    ...     torch.nn.CrossEntropyLoss(reduction="none"),  # one loss for each example
     ...     (X, y),
-    ...     Budget(epsilon=3.0, delta=1e-5),
+    ...     armijo.Budget(epsilon=3.0, delta=1e-5),
     ...     steps=40,
     ... )
     >>> len(run.records), run.privacy.epsilon, run.privacy.relation.value

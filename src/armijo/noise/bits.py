@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 from armijo import _validate
 
+Seed = int | np.random.Generator | np.random.RandomState | None
+"""What a run may be seeded by; None is the operating system's generator."""
+
 PURPOSES = ("sampling", "gradient", "search", "initial", "perturbation")
 
 
