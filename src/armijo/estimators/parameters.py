@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from sklearn.base import BaseEstimator
@@ -217,10 +218,7 @@ class MethodParameters(BaseEstimator):
         if self.budget is None:
             return as_budget(None, **numbers)
         budget = as_budget(self.budget)
-        if numbers not in (
-            _DEFAULTS,
-            {"epsilon": budget.epsilon, "delta": budget.delta},
-        ):
+        if numbers not in (_DEFAULTS, asdict(budget)):
             raise ValueError(
                 f"Expected either budget or epsilon and delta, got {budget} with "
                 f"epsilon={self.epsilon!r} and delta={self.delta!r}; leave one of them "

@@ -92,14 +92,18 @@ def _check_taken(objective: ModuleObjective, source: ExampleSource) -> None:
     except (ValueError, MemoryError):
         raise
     except Exception as error:
-        words = (str(error).splitlines() or [""])[0].rstrip(".")
         raise ValueError(
             "Expected a module and a loss that take the examples, got "
-            f"{type(error).__name__}: {words}. Tried were two examples of zeros: inputs"
+            f"{type(error).__name__}: {_first_words(error)}. Tried were two examples of zeros: inputs"
             f" {_described(inputs)}, targets {_described(targets)}; the parameters are "
             f"{_dtype(objective)}. {_advice(objective, inputs, targets)}Nothing was "
             "spent."
         ) from error
+
+
+def _first_words(error: Exception) -> str:
+    """Return the beginning of what torch said."""
+    return (str(error).splitlines() or [""])[0].partition(". ")[0][:200].rstrip(".")
 
 
 def _dtype(objective: ModuleObjective) -> torch.dtype:
@@ -117,9 +121,8 @@ def _described(tensors: Any) -> str:
 def _advice(objective: ModuleObjective, inputs: Any, targets: Any) -> str:
     """Say what to convert, by the types alone."""
     own, found = _dtype(objective), ""
-    floats = [one.dtype for one in as_tuple(inputs) if one.is_floating_point()]
-    if any(dtype != own for dtype in floats):
-        found += f"Convert the inputs by inputs.to({own}), or the module. "
+    if any(one.dtype != own for one in as_tuple(inputs)):
+        found += f"Inputs that are no indices need inputs.to({own}). "
     if any(one.dtype != torch.int64 for one in as_tuple(targets)):
         found += "If the loss takes class labels, convert them by labels.long(). "
     return found
@@ -130,10 +133,9 @@ def refuse_missing_device(device: Any) -> None:
     try:
         torch.zeros(1, device=torch.device(device))
     except Exception as error:
-        words = (str(error).splitlines() or [""])[0].rstrip(".")
         raise ValueError(
             f"Expected a device that torch can compute on, got device={device!r} "
-            f"({words}); give device='cpu', or leave it out to compute where the model "
+            f"({_first_words(error)}); give device='cpu', or leave it out to compute where the model "
             "is. Nothing was spent."
         ) from error
 
