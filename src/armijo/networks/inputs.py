@@ -94,10 +94,10 @@ def _check_taken(objective: ModuleObjective, source: ExampleSource) -> None:
     except Exception as error:
         raise ValueError(
             "Expected a module and a loss that take the examples, got "
-            f"{type(error).__name__}: {_first_words(error)}. Tried were two examples of zeros: inputs"
-            f" {_described(inputs)}, targets {_described(targets)}; the parameters are "
-            f"{_dtype(objective)}. {_advice(objective, inputs, targets)}Nothing was "
-            "spent."
+            f"{type(error).__name__}: {_first_words(error)}. Tried were two examples "
+            f"of zeros: inputs {_described(inputs)}, targets {_described(targets)}; "
+            f"the parameters are {_dtype(objective)}. "
+            f"{_advice(objective, inputs, targets)}Nothing was spent."
         ) from error
 
 
@@ -135,8 +135,8 @@ def refuse_missing_device(device: Any) -> None:
     except Exception as error:
         raise ValueError(
             f"Expected a device that torch can compute on, got device={device!r} "
-            f"({_first_words(error)}); give device='cpu', or leave it out to compute where the model "
-            "is. Nothing was spent."
+            f"({_first_words(error)}); give device='cpu', or leave it out to compute "
+            "where the model is. Nothing was spent."
         ) from error
 
 
