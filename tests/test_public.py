@@ -95,9 +95,12 @@ def paths():
         yield path.name, path.read_text()
 
 
-@pytest.mark.parametrize(("name", "text"), paths())
-def test_a_public_name_has_one_import_path(name, text):
-    imports = re.findall(r"^from (armijo\.\S+) import (.+)$", text, re.M)
+PAGES = dict(paths())
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_public_name_has_one_import_path(name):
+    imports = re.findall(r"^from (armijo\.\S+) import (.+)$", PAGES[name], re.M)
     public = set(dir(armijo))
     deeper = [
         (module, word)
