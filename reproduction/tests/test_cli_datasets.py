@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from armijo.cli import app
-from armijo.datasets import DATASETS
+from armijo_reproduction.datasets import DATASETS
 from armijo.errors import DatasetError
 
 

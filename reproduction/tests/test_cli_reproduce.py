@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from armijo.experiments import experiment, experiment_names, runner
+from armijo_reproduction import experiment, experiment_names, runner
 from tests.cli.conftest import parsed, shown
-from tests.experiments.fakes import point, write_fakes
+from reproduction.tests.experiments.fakes import point, write_fakes
 
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The paper's experiments as data, one runner for all of them, and their figures."""
 
-from armijo.experiments.results import Results
-from armijo.experiments.runner import reproduce
-from armijo.experiments.spec import Experiment, Line, experiment, experiment_names
+from armijo_reproduction.results import Results
+from armijo_reproduction.runner import reproduce
+from armijo_reproduction.spec import Experiment, Line, experiment, experiment_names
 
 __all__ = [
     "Experiment",

@@ -17,10 +17,10 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from armijo import datasets
+from armijo_reproduction import datasets
 from armijo.errors import PrivacyLeakWarning
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
-from benchmarks.accuracy_rows import (
+from armijo_reproduction.accuracy_rows import (
     CHEAPEST_FIRST,
     PROTOTYPES,
     VARIANTS,

@@ -25,7 +25,7 @@ from statistics import fmean
 
 import pandas as pd
 
-from armijo.experiments.summary import Gap, Mean, Part, gap_of, summarized
+from armijo_reproduction.summary import Gap, Mean, Part, gap_of, summarized
 
 HOLDS = "holds"
 FAILS = "does not hold"

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from armijo.experiments.claims import (
+from armijo_reproduction.claims import (
     FAILS,
     HOLDS,
     ONLY_PRINTED,
@@ -15,9 +15,9 @@ from armijo.experiments.claims import (
     both_accountings,
     gaps_between,
 )
-from armijo.experiments.figures_convex import OWN
-from armijo.experiments.figures_style import MODELS, PRINTED, dataset_name
-from armijo.experiments.summary import Gap, Mean, Part, mean_of
+from armijo_reproduction.figures_convex import OWN
+from armijo_reproduction.figures_style import MODELS, PRINTED, dataset_name
+from armijo_reproduction.summary import Gap, Mean, Part, mean_of
 
 SECTION = "Performance of Convex Optimization"
 BASELINES = ("DP-AGD", "DP-SGD", "Outpert-RSGD", "Outpert-GD", "ObjPert", "PrivGene")

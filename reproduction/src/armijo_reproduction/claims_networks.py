@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
-from armijo.experiments.claims import (
+from armijo_reproduction.claims import (
     FAILS,
     HOLDS,
     NOISE,
@@ -15,8 +15,8 @@ from armijo.experiments.claims import (
     Finding,
     Judge,
 )
-from armijo.experiments.figures_style import MODELS, dataset_name, shown
-from armijo.experiments.summary import Part
+from armijo_reproduction.figures_style import MODELS, dataset_name, shown
+from armijo_reproduction.summary import Part
 
 SECTION = "Performance of Neural Network models"
 OWN = "DP-BLSGD"

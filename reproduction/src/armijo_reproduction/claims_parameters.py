@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from armijo.experiments.claims import (
+from armijo_reproduction.claims import (
     FAILS,
     HOLDS,
     NOISE,
@@ -18,7 +18,7 @@ from armijo.experiments.claims import (
     in_symbols,
     means_by_setting,
 )
-from armijo.experiments.summary import (
+from armijo_reproduction.summary import (
     Gap,
     Part,
     by_accounting,

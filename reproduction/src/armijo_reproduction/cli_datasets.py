@@ -16,7 +16,7 @@ from rich.text import Text
 from armijo.cli.output import emit, emit_json
 
 if TYPE_CHECKING:  # the datasets bring pandas, which the other commands do without
-    from armijo.datasets import FileStatus
+    from armijo_reproduction.datasets import FileStatus
 
 DAMAGED = 2
 
@@ -28,7 +28,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 @app.command("list")
 def list_datasets(*, json: AsJson = False) -> None:
     """List the datasets and whether they are on this machine."""
-    from armijo.datasets import DATASETS, available
+    from armijo_reproduction.datasets import DATASETS, available
 
     found = [
         {
@@ -69,7 +69,7 @@ def fetch(
     json: AsJson = False,
 ) -> None:
     """Download a dataset from its publisher, or take a file of your own."""
-    from armijo.datasets import fetch as fetch_dataset
+    from armijo_reproduction.datasets import fetch as fetch_dataset
 
     with _downloads(quiet=json) as (started, progress):
         paths = fetch_dataset(name, own_file=file, progress=progress, started=started)
@@ -104,8 +104,8 @@ def check(
     json: AsJson = False,
 ) -> None:
     """Verify the files that are here; 2 is the exit code if one is damaged."""
-    from armijo.datasets import DATASETS
-    from armijo.datasets import check as check_dataset
+    from armijo_reproduction.datasets import DATASETS
+    from armijo_reproduction.datasets import check as check_dataset
 
     names = [name] if name is not None else list(DATASETS)
     states = {each: check_dataset(each) for each in names}

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from armijo.cli.output import emit
-from armijo.cli.reproduce import RESULTS, AsJson, Folder
+from armijo_reproduction.cli_reproduce import RESULTS, AsJson, Folder
 from armijo.errors import ArmijoError
 
 
@@ -35,10 +35,10 @@ def figures(
 
     The same results give the same files, byte for byte.
     """
-    from armijo.experiments.figures import FIGURES, draw_figures
-    from armijo.experiments.page import blocks_of, filled
-    from armijo.experiments.summary import load_parts
-    from armijo.experiments.tables import tables_page
+    from armijo_reproduction.figures import FIGURES, draw_figures
+    from armijo_reproduction.page import blocks_of, filled
+    from armijo_reproduction.summary import load_parts
+    from armijo_reproduction.tables import tables_page
 
     if names and page is not None:
         raise ArmijoError("A page shows all figures; name none of them with --page.")

@@ -16,7 +16,7 @@ from rich.table import Table
 from armijo.cli.output import emit, emit_json, fail
 
 if TYPE_CHECKING:  # the experiments bring torch, which --help does without
-    from armijo.experiments.runner import Progress
+    from armijo_reproduction.runner import Progress
 
 Folder = Annotated[
     Path, typer.Option("--results", help="Where the result files are and grow.")
@@ -54,7 +54,7 @@ def reproduce(
     if name is None:
         fail("name an experiment, or give --list.")
         raise typer.Exit(2)
-    from armijo.experiments import reproduce as run
+    from armijo_reproduction import reproduce as run
 
     with _bar(quiet=json) as progress:
         outcome = run(
@@ -81,7 +81,7 @@ def reproduce(
 
 def _list(*, as_json: bool) -> None:
     """Print the names, titles and sizes of all experiments."""
-    from armijo.experiments import experiment, experiment_names
+    from armijo_reproduction import experiment, experiment_names
 
     found: list[dict[str, Any]] = []
     for name in experiment_names():

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from armijo import datasets
+from armijo_reproduction import datasets
 from armijo.data.query import Matrix, clipped_rows
 from armijo.errors import BudgetExceeded, PrivacyLeakWarning
 from armijo.estimators.solve import Solution, solve
-from armijo.experiments.spec import Cell, Experiment, Line, MadeTable
-from armijo.experiments.stand_ins import made_table, table_like
+from armijo_reproduction.spec import Cell, Experiment, Line, MadeTable
+from armijo_reproduction.stand_ins import made_table, table_like
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.budget import Budget
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from armijo.errors import ArmijoError
-from armijo.experiments import figures_convex, figures_networks
-from armijo.experiments.summary import Part, by_accounting, in_group
+from armijo_reproduction import figures_convex, figures_networks
+from armijo_reproduction.summary import Part, by_accounting, in_group
 
 Drawing = Callable[[Sequence[Part], Path, str], list[Path] | None]
 """Writes the files of a figure; None where nothing is there to draw."""

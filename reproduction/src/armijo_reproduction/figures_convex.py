@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from armijo.experiments.figures_style import (
+from armijo_reproduction.figures_style import (
     BLUE,
     DATASETS,
     GREEN,
@@ -24,8 +24,8 @@ from armijo.experiments.figures_style import (
     shown,
     style_of,
 )
-from armijo.experiments.spec import Experiment
-from armijo.experiments.summary import GIVEN, Part, difference, summarized
+from armijo_reproduction.spec import Experiment
+from armijo_reproduction.summary import GIVEN, Part, difference, summarized
 
 OWN = ("DP-BLSGD", "DP-BLSGD-AC", "DP-BLGD")
 """The three methods of the paper."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from armijo.experiments.figures_style import (
+from armijo_reproduction.figures_style import (
     BLUE,
     DATASETS,
     MODELS,
@@ -16,8 +16,8 @@ from armijo.experiments.figures_style import (
     save,
     shown,
 )
-from armijo.experiments.spec import NO_SETTING
-from armijo.experiments.summary import GIVEN, Part, summarized
+from armijo_reproduction.spec import NO_SETTING
+from armijo_reproduction.summary import GIVEN, Part, summarized
 
 _MEASURES = {
     "accuracy": "test accuracy",

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from armijo.experiments.figures_style import MODELS, dataset_name
+from armijo_reproduction.figures_style import MODELS, dataset_name
 
 
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

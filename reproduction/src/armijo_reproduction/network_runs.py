@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from armijo import datasets
+from armijo_reproduction import datasets
 from armijo.errors import PrivacyLeakWarning
-from armijo.experiments.spec import Cell, Experiment
-from armijo.experiments.stand_ins import images_like
+from armijo_reproduction.spec import Cell, Experiment
+from armijo_reproduction.stand_ins import images_like
 from armijo.networks import models
 from armijo.networks.progress import evaluating
 from armijo.networks.train import Training, train

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from armijo.errors import ArmijoError
-from armijo.experiments import claims_methods, claims_networks, claims_parameters
-from armijo.experiments.claims import NOT_RUN, found_of
-from armijo.experiments.markdown import markdown
-from armijo.experiments.results import BUILDS
-from armijo.experiments.spec import KEY, experiment, experiment_names
-from armijo.experiments.summary import Part, in_group, seconds_of
-from armijo.experiments.tables_tuning import (
+from armijo_reproduction import claims_methods, claims_networks, claims_parameters
+from armijo_reproduction.claims import NOT_RUN, found_of
+from armijo_reproduction.markdown import markdown
+from armijo_reproduction.results import BUILDS
+from armijo_reproduction.spec import KEY, experiment, experiment_names
+from armijo_reproduction.summary import Part, in_group, seconds_of
+from armijo_reproduction.tables_tuning import (
     ablation_table,
     robust_table,
     zero_tuning_table,

@@ -21,7 +21,7 @@ from typing import Any
 import pandas as pd
 
 from armijo.errors import ArmijoError
-from armijo.experiments.spec import KEY, Cell, Experiment
+from armijo_reproduction.spec import KEY, Cell, Experiment
 
 CONVEX = (
     *("accuracy", "objective", "gradients", "objectives", "batches", "updates"),

@@ -16,10 +16,10 @@ from typing import Any
 import pandas as pd
 from filelock import FileLock, Timeout
 
-from armijo import datasets
+from armijo_reproduction import datasets
 from armijo.errors import ArmijoError
-from armijo.experiments.results import Results, at_the_end
-from armijo.experiments.spec import Cell, Experiment, experiment
+from armijo_reproduction.results import Results, at_the_end
+from armijo_reproduction.spec import Cell, Experiment, experiment
 
 Rows = list[dict[str, Any]]
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -272,9 +272,9 @@ def run_cell(
 ) -> Rows:
     """Run one cell in this process."""
     if wanted.kind == "convex":
-        from armijo.experiments.convex import run_convex
+        from armijo_reproduction.convex import run_convex
 
         return run_convex(wanted, cell, options, stand_in=stand_in)
-    from armijo.experiments.network_runs import run_network
+    from armijo_reproduction.network_runs import run_network
 
     return run_network(wanted, cell, options, stand_in=stand_in)

@@ -214,7 +214,7 @@ def _shared() -> dict[str, Any]:
 
 def _read(name: str) -> dict[str, Any]:
     """Read one file of the package."""
-    path = files("armijo.experiments") / "specs" / f"{name}.toml"
+    path = files("armijo_reproduction") / "specs" / f"{name}.toml"
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from armijo import datasets
-from armijo.experiments.spec import MadeTable
+from armijo_reproduction import datasets
+from armijo_reproduction.spec import MadeTable
 
 ROWS = 4_000
 IMAGES = 1_200

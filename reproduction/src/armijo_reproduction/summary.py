@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 
 from armijo.errors import ArmijoError
-from armijo.experiments.figures_style import PRINTED
-from armijo.experiments.results import Results
-from armijo.experiments.spec import Experiment, experiment, experiment_names
+from armijo_reproduction.figures_style import PRINTED
+from armijo_reproduction.results import Results
+from armijo_reproduction.spec import Experiment, experiment, experiment_names
 
 GIVEN = ["dataset", "model", "line", "epsilon", "setting"]
 """What a figure tells apart; folds and repeats are averaged."""

@@ -5,18 +5,18 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from armijo.experiments.figures_style import MODELS, dataset_name, shown
-from armijo.experiments.markdown import markdown, place_of
-from armijo.experiments.results import at_the_end
-from armijo.experiments.spec import KEY, NO_SETTING
-from armijo.experiments.summary import (
+from armijo_reproduction.figures_style import MODELS, dataset_name, shown
+from armijo_reproduction.markdown import markdown, place_of
+from armijo_reproduction.results import at_the_end
+from armijo_reproduction.spec import KEY, NO_SETTING
+from armijo_reproduction.summary import (
     Mean,
     Part,
     mean_of,
     seconds_of,
     summarized,
 )
-from armijo.experiments.tables_tuning import (
+from armijo_reproduction.tables_tuning import (
     ablation_table,
     robust_table,
     zero_tuning_table,

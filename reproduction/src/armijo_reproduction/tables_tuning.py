@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from armijo.experiments.figures_style import MODELS, dataset_name, shown
-from armijo.experiments.markdown import markdown, place_of
-from armijo.experiments.results import at_the_end
-from armijo.experiments.summary import Mean, Part, difference, mean_of
+from armijo_reproduction.figures_style import MODELS, dataset_name, shown
+from armijo_reproduction.markdown import markdown, place_of
+from armijo_reproduction.results import at_the_end
+from armijo_reproduction.summary import Mean, Part, difference, mean_of
 
 TOLERANCE = 0.002
 """How far below the best of the others the automatic method may be."""

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from armijo import datasets
-from armijo.experiments.runner import best_settings, run_cell
-from armijo.experiments.spec import Cell, Experiment, experiment
+from armijo_reproduction import datasets
+from armijo_reproduction.runner import best_settings, run_cell
+from armijo_reproduction.spec import Cell, Experiment, experiment
 from benchmarks import Row, at_most
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "reproduction"

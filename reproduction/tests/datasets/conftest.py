@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from armijo.datasets.files import DataFile, Source
+from armijo_reproduction.datasets.files import DataFile, Source
 
 CONTENT = b"".join(b"line %d of a published file\n" % i for i in range(40_000))
 FOLDER = "armijo-test-set"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from armijo.datasets import cache
-from armijo.datasets.files import DataFile
+from armijo_reproduction.datasets import cache
+from armijo_reproduction.datasets.files import DataFile
 from armijo.errors import DatasetError
-from tests.datasets.conftest import CONTENT, FOLDER
+from reproduction.tests.datasets.conftest import CONTENT, FOLDER
 
 
 def _put(root, name="rows.txt", data=CONTENT, folder=FOLDER):

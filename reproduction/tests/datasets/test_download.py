@@ -10,11 +10,11 @@ import threading
 
 import pytest
 
-from armijo.datasets import cache
-from armijo.datasets.download import SourceError, download
-from armijo.datasets.files import DataFile, Source
+from armijo_reproduction.datasets import cache
+from armijo_reproduction.datasets.download import SourceError, download
+from armijo_reproduction.datasets.files import DataFile, Source
 from armijo.errors import DatasetError
-from tests.datasets.conftest import CONTENT, FOLDER
+from reproduction.tests.datasets.conftest import CONTENT, FOLDER
 
 HALF = len(CONTENT) // 2
 

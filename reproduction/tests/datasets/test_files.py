@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from armijo.datasets.files import DataFile, without_gzip
+from armijo_reproduction.datasets.files import DataFile, without_gzip
 from armijo.errors import DatasetError
 
 CONTENT = b"a;b\n1;2\n" * 50

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from armijo.datasets import folds, generated_census
+from armijo_reproduction.datasets import folds, generated_census
 
 
 @settings(deadline=None)

@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from armijo.cli import app
-from armijo.datasets import DATASETS, available, cache, check, fetch, find, images, load
+from armijo_reproduction.datasets import DATASETS, available, cache, check, fetch, find, images, load
 from armijo.errors import DatasetError
-from tests.datasets.test_images import cifar_batch, idx_file
+from reproduction.tests.datasets.test_images import cifar_batch, idx_file
 
 ARCHIVE = "cifar-10-binary.tar.gz"
 N_TRAIN, N_TEST = 6, 4

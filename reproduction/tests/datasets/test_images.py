@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from armijo.datasets import DATASETS, available, cache, check, images, load
+from armijo_reproduction.datasets import DATASETS, available, cache, check, images, load
 from armijo.errors import DatasetError
 
 # Of the unpacked files, as recorded by the publishers and their users.

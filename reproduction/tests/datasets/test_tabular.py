@@ -11,7 +11,7 @@ import pytest
 from scipy.sparse import csr_array, issparse
 from sklearn.linear_model import LogisticRegression
 
-from armijo.datasets import (
+from armijo_reproduction.datasets import (
     DATASETS,
     available,
     cache,

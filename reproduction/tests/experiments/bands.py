@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bands of the fast versions on generated data: what a working method stays in.
 
-``python -m tests.experiments.bands [NAME...]`` measures all of them again, or some, in
+``python -m reproduction.tests.experiments.bands [NAME...]`` measures all of them again, or some, in
 a few minutes, and writes ``bands.json``.  Do that when a fast version or a method was
 changed on purpose, and look at the difference.
 
@@ -24,7 +24,7 @@ from unittest.mock import patch
 
 import pandas as pd
 
-from armijo.experiments import Results, experiment, experiment_names, reproduce, runner
+from armijo_reproduction import Results, experiment, experiment_names, reproduce, runner
 
 PATH = Path(__file__).with_name("bands.json")
 REPEATS = 3

@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from armijo.experiments import experiment, experiment_names, runner
-from armijo.experiments.summary import load_parts
-from armijo.experiments.tables import CHOSEN
-from tests.experiments.fakes import curve, point, write_fakes
+from armijo_reproduction import experiment, experiment_names, runner
+from armijo_reproduction.summary import load_parts
+from armijo_reproduction.tables import CHOSEN
+from reproduction.tests.experiments.fakes import curve, point, write_fakes
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from armijo.experiments.results import Results
-from armijo.experiments.spec import Cell, Experiment, experiment, experiment_names
+from armijo_reproduction.results import Results
+from armijo_reproduction.spec import Cell, Experiment, experiment, experiment_names
 
 GOOD = {"non-private": 0.85, "auto": 0.845, "majority": 0.76, "DP-BLSGD": 0.84}
 

@@ -3,8 +3,8 @@
 
 import pytest
 
-from armijo.experiments import experiment, experiment_names
-from tests.experiments.bands import outside, run_fast, stored
+from armijo_reproduction import experiment, experiment_names
+from reproduction.tests.experiments.bands import outside, run_fast, stored
 
 NAMES = [name for name in experiment_names() if experiment(name).group == "logistic"]
 

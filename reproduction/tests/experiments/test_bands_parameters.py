@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from armijo.experiments import experiment, experiment_names
-from armijo.experiments.runner import run_cell
-from tests.experiments.bands import (
+from armijo_reproduction import experiment, experiment_names
+from armijo_reproduction.runner import run_cell
+from reproduction.tests.experiments.bands import (
     KEYS,
     TOO_SHORT,
     bands_of,

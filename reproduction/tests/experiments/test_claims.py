@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from armijo.experiments import experiment
-from armijo.experiments.claims import (
+from armijo_reproduction import experiment
+from armijo_reproduction.claims import (
     FAILS,
     HOLDS,
     NOISE,
@@ -17,8 +17,8 @@ from armijo.experiments.claims import (
     Tally,
     found_of,
 )
-from armijo.experiments.page import CLAIMS
-from armijo.experiments.summary import Part, gap_of
+from armijo_reproduction.page import CLAIMS
+from armijo_reproduction.summary import Part, gap_of
 
 VERDICTS = {HOLDS, FAILS, NOISE, ONLY_PRINTED}
 CLEAR, TIED = {0: 0.02, 1: 0.021, 2: 0.019}, {0: 0.02, 1: -0.02, 2: 0.001}

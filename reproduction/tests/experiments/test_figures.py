@@ -9,16 +9,16 @@ import pytest
 from matplotlib.text import Text
 
 from armijo.errors import ArmijoError
-from armijo.experiments import experiment, experiment_names, figures_style
-from armijo.experiments.figures import FIGURES, draw_figures
-from armijo.experiments.figures_style import DATASETS, MODELS, NO_GUARANTEE, style_of
-from armijo.experiments.summary import (
+from armijo_reproduction import experiment, experiment_names, figures_style
+from armijo_reproduction.figures import FIGURES, draw_figures
+from armijo_reproduction.figures_style import DATASETS, MODELS, NO_GUARANTEE, style_of
+from armijo_reproduction.summary import (
     by_accounting,
     in_group,
     load_parts,
     summarized,
 )
-from tests.experiments.fakes import write_fakes
+from reproduction.tests.experiments.fakes import write_fakes
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def seen(monkeypatch):
         return []
 
     for module in ("figures_convex", "figures_networks"):
-        monkeypatch.setattr(f"armijo.experiments.{module}.save", save)
+        monkeypatch.setattr(f"armijo_reproduction.{module}.save", save)
     return kept
 
 

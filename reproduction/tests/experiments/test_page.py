@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from armijo.errors import ArmijoError
-from armijo.experiments import experiment, experiment_names
-from armijo.experiments.claims import NOT_RUN
-from armijo.experiments.figures import FIGURES
-from armijo.experiments.page import (
+from armijo_reproduction import experiment, experiment_names
+from armijo_reproduction.claims import NOT_RUN
+from armijo_reproduction.figures import FIGURES
+from armijo_reproduction.page import (
     CAPTIONS,
     blocks_of,
     claims_table,
@@ -20,10 +20,10 @@ from armijo.experiments.page import (
     runs_table,
     versions_table,
 )
-from armijo.experiments.results import BUILDS, build
-from armijo.experiments.summary import Part, in_group, load_parts, mean_of
-from armijo.experiments.tables import tables_page
-from armijo.experiments.tables_tuning import (
+from armijo_reproduction.results import BUILDS, build
+from armijo_reproduction.summary import Part, in_group, load_parts, mean_of
+from armijo_reproduction.tables import tables_page
+from armijo_reproduction.tables_tuning import (
     ablation_table,
     robust_table,
     zero_tuning_table,

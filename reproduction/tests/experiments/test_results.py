@@ -7,9 +7,9 @@ from dataclasses import astuple
 import pytest
 
 from armijo.errors import ArmijoError
-from armijo.experiments import Results, experiment
-from armijo.experiments.results import BUILDS, build, versions
-from tests.experiments.fakes import curve, point
+from armijo_reproduction import Results, experiment
+from armijo_reproduction.results import BUILDS, build, versions
+from reproduction.tests.experiments.fakes import curve, point
 
 FAKES = {"convex": point, "networks": curve}
 

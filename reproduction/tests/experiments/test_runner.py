@@ -14,10 +14,10 @@ import pytest
 from filelock import FileLock
 
 from armijo.errors import ArmijoError
-from armijo.experiments import Results, experiment, reproduce, runner
-from armijo.experiments.runner import best_settings
-from armijo.experiments.spec import KEY
-from tests.experiments.fakes import write_fakes
+from armijo_reproduction import Results, experiment, reproduce, runner
+from armijo_reproduction.runner import best_settings
+from armijo_reproduction.spec import KEY
+from reproduction.tests.experiments.fakes import write_fakes
 
 NAME = "logistic-adult"
 
@@ -189,7 +189,7 @@ def until(true, seconds=120):
 def test_a_killed_runner_loses_no_cell_and_leaves_no_process(tmp_path, made_up):
     code = (
         "import sys; from pathlib import Path\n"
-        "from armijo.experiments import reproduce\n"
+        "from armijo_reproduction import reproduce\n"
         "if __name__ == '__main__':\n"
         f"    reproduce({NAME!r}, folder=Path(sys.argv[1]), fast=True, stand_in=True)"
     )

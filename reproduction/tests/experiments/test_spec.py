@@ -6,10 +6,10 @@ from importlib.resources import files
 
 import pytest
 
-from armijo import datasets
+from armijo_reproduction import datasets
 from armijo.errors import ArmijoError
-from armijo.experiments import experiment, experiment_names, spec
-from armijo.experiments.spec import Cell, _built
+from armijo_reproduction import experiment, experiment_names, spec
+from armijo_reproduction.spec import Cell, _built
 from armijo.optim import METHODS
 
 BOTH = [(name, fast) for name in experiment_names() for fast in (False, True)]
@@ -25,7 +25,7 @@ CELL = Cell(
 
 
 def test_every_file_is_an_experiment_and_the_other_way_around():
-    folder = files("armijo.experiments") / "specs"
+    folder = files("armijo_reproduction") / "specs"
     found = {path.name.removesuffix(".toml") for path in folder.iterdir()}
     assert found - {"_shared"} == set(experiment_names())
     assert len(set(experiment_names())) == len(experiment_names())

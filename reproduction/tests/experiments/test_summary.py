@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from armijo.errors import ArmijoError
-from armijo.experiments.summary import (
+from armijo_reproduction.summary import (
     difference,
     in_group,
     load_parts,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from armijo import _validate
-from armijo.datasets.files import DataFile
+from armijo_reproduction.datasets.files import DataFile
 from armijo.errors import DatasetError
 
 LABEL = "label"
@@ -37,7 +37,7 @@ class Dataset:
     Parameters
     ----------
     name : str
-        Name under which `armijo.datasets.load` knows it.
+        Name under which `armijo_reproduction.datasets.load` knows it.
     X : ndarray or scipy.sparse.csr_array of shape (n_rows, ...)
         Features in [0, 1], without a bias column: float64 for tables, float32 for
         images, which have the shape ``(channels, height, width)`` that torch expects.
@@ -105,12 +105,12 @@ class Dataset:
         Raises
         ------
         ValueError
-            If the publisher has no split; `armijo.datasets.folds` makes one.
+            If the publisher has no split; `armijo_reproduction.datasets.folds` makes one.
         """
         if self.n_train is None:
             raise ValueError(
                 f"Expected a dataset that was published in two parts, got {self.name}; "
-                "split it by armijo.datasets.folds."
+                "split it by armijo_reproduction.datasets.folds."
             )
         return self._part(slice(self.n_train)), self._part(slice(self.n_train, None))
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from armijo.datasets.download import Progress, SourceError, download
-from armijo.datasets.files import DataFile, Source, without_gzip
+from armijo_reproduction.datasets.download import Progress, SourceError, download
+from armijo_reproduction.datasets.files import DataFile, Source, without_gzip
 from armijo.errors import DatasetError
 
 _LOCK_SECONDS = 600.0

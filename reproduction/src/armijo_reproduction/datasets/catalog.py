@@ -4,11 +4,11 @@
 The terms are as generally known; the publisher's own page decides.
 """
 
-from armijo.datasets import tabular
-from armijo.datasets.base import Entry
-from armijo.datasets.census import GENERATED_CENSUS
-from armijo.datasets.files import DataFile, Source
-from armijo.datasets.image_catalog import (
+from armijo_reproduction.datasets import tabular
+from armijo_reproduction.datasets.base import Entry
+from armijo_reproduction.datasets.census import GENERATED_CENSUS
+from armijo_reproduction.datasets.files import DataFile, Source
+from armijo_reproduction.datasets.image_catalog import (
     CIFAR_10,
     CIFAR_10_SUBSET,
     FASHION_MNIST,

@@ -5,9 +5,9 @@ Every file is verified by its content, so it does not matter which address deliv
 The terms are as generally known; the publisher's own page decides.
 """
 
-from armijo.datasets import images
-from armijo.datasets.base import Derivation, Entry
-from armijo.datasets.files import DataFile, Source
+from armijo_reproduction.datasets import images
+from armijo_reproduction.datasets.base import Derivation, Entry
+from armijo_reproduction.datasets.files import DataFile, Source
 
 # The first is the authors' page, which has refused downloads for some years; the second
 # and third are copies kept by the CVDF foundation and by the PyTorch project.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from armijo.datasets.base import Table
+from armijo_reproduction.datasets.base import Table
 from armijo.errors import DatasetError
 
 N_CLASSES = 10

@@ -8,11 +8,11 @@ from pathlib import Path
 from scipy.sparse import csr_array, issparse
 
 from armijo import _validate
-from armijo.datasets import cache
-from armijo.datasets.base import Dataset, Derivation, Entry, dense
-from armijo.datasets.catalog import DATASETS
-from armijo.datasets.download import Progress
-from armijo.datasets.files import DataFile
+from armijo_reproduction.datasets import cache
+from armijo_reproduction.datasets.base import Dataset, Derivation, Entry, dense
+from armijo_reproduction.datasets.catalog import DATASETS
+from armijo_reproduction.datasets.download import Progress
+from armijo_reproduction.datasets.files import DataFile
 from armijo.errors import DatasetError
 
 

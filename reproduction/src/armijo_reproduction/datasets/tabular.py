@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
-from armijo.datasets.base import Table
+from armijo_reproduction.datasets.base import Table
 from armijo.errors import DatasetError
 
 ADULT_FEATURES = 123

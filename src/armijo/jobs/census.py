@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtri
 
 from armijo import _validate
-from armijo.datasets.base import (
+from armijo_reproduction.datasets.base import (
     Dataset,
     Entry,
     Table,

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from armijo.datasets import (
+from armijo_reproduction.datasets import (
     available,
     folds,
     generated_census,
