@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from armijo.cli import account, audit, datasets, demo, figures, reproduce, tables
+from armijo.cli import account, audit, demo, tables
 from armijo.cli.output import fail
 from armijo.errors import ArmijoError, BudgetExceeded, Diverged
 
@@ -30,9 +30,6 @@ app.command("predict")(tables.predict)
 app.command("show")(tables.show)
 app.command("demo")(demo.demo)
 app.command("audit")(audit.audit)
-app.command("reproduce")(reproduce.reproduce)
-app.command("figures")(figures.figures)
-app.add_typer(datasets.app, name="datasets")
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A generated table that looks like a census, for machines without data.
+"""A synthetic table that looks like a census, for the demo and the documentation.
 
 No row describes a person. One hidden number per row, its "standing" z ~ N(0, 1), tilts
 what the row is like, and the label is drawn from a logistic model of what can be seen:
@@ -11,9 +11,8 @@ Majority and accuracy are near those of Adult: about 0.76, and 0.84 without priv
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -21,15 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtri
 
 from armijo import _validate
-from armijo_reproduction.datasets.base import (
-    Dataset,
-    Entry,
-    Table,
-    categorical_column,
-    label_column,
-    numeric_column,
-    schema_document,
-)
+from armijo.tables import Schema, encode
 
 CENSUS_ROWS = 48_842
 TARGET = "income"
@@ -61,6 +52,11 @@ class _Number:
     spread: float
     effect: float
 
+    def schema(self) -> dict[str, object]:
+        """Return its entry in a schema."""
+        bounds = {"low": self.low, "high": self.high}
+        return {"name": self.name, "kind": "numeric", **bounds}
+
     def draw(self, bits: np.random.PCG64, standing: NDArray[np.float64]) -> _Drawn:
         """Draw a number for every row, with its effect on the label."""
         noise = ndtri(_uniform(bits, len(standing)))
@@ -78,6 +74,11 @@ class _Category:
     decay: float
     tilt: float
     effect: float
+
+    def schema(self) -> dict[str, object]:
+        """Return its entry in a schema."""
+        levels = list(self.levels)
+        return {"name": self.name, "kind": "categorical", "categories": levels}
 
     def draw(self, bits: np.random.PCG64, standing: NDArray[np.float64]) -> _Drawn:
         """Draw a level for every row, with its effect on the label.
@@ -190,18 +191,26 @@ def generated_census_schema(n_rows: int = CENSUS_ROWS) -> dict[str, object]:
     dict
         As ``armijo.tables.Schema.from_dict`` takes it.
     """
-    columns = [
-        numeric_column(column.name, column.low, column.high)
-        if isinstance(column, _Number)
-        else categorical_column(column.name, column.levels)
-        for column in _COLUMNS
-    ]
-    return schema_document(
-        [*columns, label_column(TARGET, CLASSES)], target=TARGET, n_rows=n_rows
-    )
+    columns = [column.schema() for column in _COLUMNS]
+    label = {"name": TARGET, "kind": "label", "classes": list(CLASSES)}
+    return {
+        "version": 1,
+        "reviewed": True,  # nothing in it was read from rows of people
+        "target": TARGET,
+        "n_rows": n_rows,
+        "columns": [*columns, label],
+    }
 
 
-def generated_census(n_rows: int = CENSUS_ROWS, seed: int = 0) -> Dataset:
+class Census(NamedTuple):
+    """The encoded rows: features in [0, 1], positions of the classes, names."""
+
+    X: NDArray[np.float64]
+    y: NDArray[np.int64]
+    feature_names: tuple[str, ...]
+
+
+def generated_census(n_rows: int = CENSUS_ROWS, seed: int = 0) -> Census:
     """Return the generated census encoded in 123 columns.
 
     Parameters
@@ -213,46 +222,9 @@ def generated_census(n_rows: int = CENSUS_ROWS, seed: int = 0) -> Dataset:
 
     Returns
     -------
-    Dataset
-        Named ``"generated-census"``; equal to encoding `generated_census_frame` by
-        `generated_census_schema`.
+    Census
+        `generated_census_frame` encoded by `generated_census_schema`.
     """
-    frame = generated_census_frame(n_rows, seed)
-    entry = replace(
-        GENERATED_CENSUS, n_rows=n_rows, build=lambda _contents: _encoded(frame)
-    )
-    return entry.dataset(())
-
-
-def _encoded(frame: pd.DataFrame) -> Table:
-    """Scale the numbers by their bounds and give every level an indicator."""
-    names: list[str] = []
-    blocks: list[NDArray[np.float64]] = []
-    for column in _COLUMNS:
-        cells = frame[column.name].to_numpy()[:, None]
-        if isinstance(column, _Number):
-            names.append(column.name)
-            blocks.append((cells - column.low) / (column.high - column.low))
-        else:
-            names += [f"{column.name}={level}" for level in column.levels]
-            blocks.append((cells == np.asarray(column.levels)).astype(np.float64))
-    y = (frame[TARGET] == CLASSES[1]).to_numpy(dtype=np.int64)
-    return Table(np.hstack(blocks), y, tuple(names))
-
-
-def _generate(contents: Sequence[bytes]) -> Table:
-    """Build the table of default size; there are no files to read."""
-    return _encoded(generated_census_frame())
-
-
-GENERATED_CENSUS = Entry(
-    name="generated-census",
-    summary="Generated rows that look like a census; no row describes a person",
-    files=(),
-    build=_generate,
-    classes=CLASSES,
-    n_rows=CENSUS_ROWS,
-    row_shape=(123,),
-    citation="Generated by armijo; not a publication.",
-    terms="free of any: the rows are generated",
-)
+    schema = Schema.from_dict(generated_census_schema(n_rows))
+    X, y = encode(generated_census_frame(n_rows, seed), schema)
+    return Census(X, y, schema.feature_names)

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from armijo_reproduction.datasets.base import Table
-from armijo.errors import DatasetError
+from armijo_reproduction.datasets.files import DatasetError
+from armijo_reproduction.datasets.tabular import Table
 
 N_CLASSES = 10
 MNIST_SHAPE = (1, 28, 28)

@@ -1,26 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load a dataset by name, or find, fetch and check its files."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from scipy.sparse import csr_array, issparse
 
-from armijo import _validate
-from armijo_reproduction.datasets import cache
-from armijo_reproduction.datasets.base import Dataset, Derivation, Entry, dense
-from armijo_reproduction.datasets.catalog import DATASETS
-from armijo_reproduction.datasets.download import Progress
-from armijo_reproduction.datasets.files import DataFile
-from armijo.errors import DatasetError
+from armijo_reproduction.datasets import files, images
+from armijo_reproduction.datasets.catalog import Dataset, Entry, entry_of
+from armijo_reproduction.datasets.files import DataFile, DatasetError
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileStatus:
     """What `check` found of one file.
 
-    Parameters
+    Attributes
     ----------
     name : str
         Name of the unpacked file.
@@ -38,13 +35,7 @@ class FileStatus:
     detail: str = ""
 
 
-def load(
-    name: str,
-    *,
-    sparse: bool = False,
-    download: bool = True,
-    progress: Progress | None = None,
-) -> Dataset:
+def load(name: str, *, sparse: bool = False, download: bool = True) -> Dataset:
     """Return a dataset, verified and encoded.
 
     Parameters
@@ -55,8 +46,6 @@ def load(
         Whether ``X`` shall be a CSR array; images cannot be had so.
     download : bool, default=True
         Whether files that are not there may be downloaded into the cache.
-    progress : callable, optional
-        Called as ``progress(done, total)`` while a file is downloaded.
 
     Returns
     -------
@@ -76,43 +65,30 @@ def load(
     >>> load("generated-census").X.shape
     (48842, 123)
     """
-    entry = _entry(name)
+    entry = entry_of(name)
     if sparse and len(entry.row_shape) != 1:
         raise ValueError(
             f"Expected sparse=False for {name}, whose rows are images, got True; load "
             "it dense."
         )
-    paths = [_path(entry, file, download, progress) for file in entry.files]
+    paths = [_path(entry, file, download=download) for file in entry.files]
     dataset = entry.dataset(_contents(entry, paths))
     if issparse(dataset.X) == sparse:
         return dataset
-    X = csr_array(dataset.X) if sparse else dense(dataset.X)
+    X = csr_array(dataset.X) if sparse else np.asarray(dataset.X.toarray())
     return replace(dataset, X=X)
 
 
 def find(name: str) -> tuple[Path, ...] | None:
-    """Return where the files of a dataset lie, or ``None`` if one is not there.
-
-    Parameters
-    ----------
-    name : str
-        A key of ``DATASETS``.
-    """
-    paths = [cache.locate(file) for file in _entry(name).files]
-    found = tuple(path for path in paths if path is not None)
-    return found if len(found) == len(paths) else None
+    """Return where the files of a dataset lie, or ``None`` if one is not there."""
+    paths = [files.locate(file) for file in entry_of(name).files]
+    known = tuple(path for path in paths if path is not None)
+    return known if len(known) == len(paths) else None
 
 
 def available(name: str) -> bool:
     """Tell whether a dataset can be loaded without a download.
 
-    Parameters
-    ----------
-    name : str
-        A key of ``DATASETS``.
-
-    Examples
-    --------
     >>> available("generated-census")
     True
     """
@@ -120,11 +96,7 @@ def available(name: str) -> bool:
 
 
 def fetch(
-    name: str,
-    *,
-    own_file: Path | None = None,
-    progress: Progress | None = None,
-    started: Callable[[str], None] | None = None,
+    name: str, *, own_file: Path | None = None, progress: bool = False
 ) -> tuple[Path, ...]:
     """Make the files of a dataset available, from the publisher or from the user.
 
@@ -135,11 +107,9 @@ def fetch(
     name : str
         A key of ``DATASETS``.
     own_file : pathlib.Path, optional
-        A file that the user has; it is verified and copied into the cache.
-    progress : callable, optional
-        Called as ``progress(done, total)`` while a file is downloaded.
-    started : callable, optional
-        Called with the name of every file before it is looked for.
+        A file that the user has; it is verified and its content kept in the cache.
+    progress : bool
+        Whether to show a bar for every download on standard error.
 
     Returns
     -------
@@ -152,127 +122,95 @@ def fetch(
         If a file is not to be had; for files that may not be redistributed, the
         message says how to obtain them.
     """
-    entry = _entry(name)
+    entry = entry_of(name)
     if own_file is not None:
         _install(entry, Path(own_file))
-    reader = cache.Reader()
     # All of them first: the archive of one file may be damaged in another.
-    for file in entry.files:
-        cache.discard_damaged(file, reader=reader)
-    paths = []
-    for file in entry.files:
-        if started is not None:
-            started(file.name)
-        paths.append(_path(entry, file, True, progress))
-    _contents(entry, paths, reader)
+    for status in [_status(file) for file in entry.files]:
+        if status.state == "damaged" and status.path is not None:
+            if any(files.in_cache(file, status.path) for file in entry.files):
+                status.path.unlink(missing_ok=True)
+    paths = [_path(entry, file, progress=progress) for file in entry.files]
+    _contents(entry, paths)
     return tuple(paths)
 
 
 def check(name: str) -> tuple[FileStatus, ...]:
-    """Verify the files of a dataset that are there; nothing is downloaded.
-
-    Parameters
-    ----------
-    name : str
-        A key of ``DATASETS``.
-
-    Returns
-    -------
-    tuple of FileStatus
-        One for every file.
-    """
-    reader = cache.Reader()
-    return tuple(_status(file, reader) for file in _entry(name).files)
+    """Verify the files of a dataset that are there; nothing is downloaded."""
+    found = tuple(_status(file) for file in entry_of(name).files)
+    files.forget()
+    return found
 
 
-def _status(file: DataFile, reader: cache.Reader) -> FileStatus:
+def _status(file: DataFile) -> FileStatus:
     """Look for one file and verify it."""
-    path = cache.locate(file)
+    path = files.locate(file)
     if path is None:
         return FileStatus(name=file.name, path=None, state="missing")
     try:
-        reader.content(file, path)
+        files.read(file, path)
     except DatasetError as error:
         return FileStatus(name=file.name, path=path, state="damaged", detail=str(error))
     state = "unverified" if file.sha256 is None else "verified"
     return FileStatus(name=file.name, path=path, state=state)
 
 
-def _entry(name: str) -> Entry:
-    """Return what is known of a dataset."""
-    _validate.choice(tuple(DATASETS), name=name)
-    return DATASETS[name]
-
-
 def _path(
-    entry: Entry, file: DataFile, download: bool, progress: Progress | None
+    entry: Entry, file: DataFile, *, download: bool = True, progress: bool = False
 ) -> Path:
     """Return where a file lies, after downloading it if need be."""
-    path = cache.locate(file)
+    path = files.locate(file)
     if path is not None:
         return path
+    missing = f"Expected {file.name} of {entry.name} on this machine, found none"
     if entry.how_to_obtain is not None:
-        raise DatasetError(
-            f"Expected {file.name} of {entry.name} on this machine, found none. "
-            f"{entry.how_to_obtain}"
-        )
+        raise DatasetError(f"{missing}. {entry.how_to_obtain}")
     if not download:
         raise DatasetError(
-            f"Expected {file.name} of {entry.name} on this machine, found none; run "
-            f"`armijo datasets fetch {entry.name}`, or set ARMIJO_DATA to the folder "
-            f"that has {file.folders[0]}/{file.name}."
+            f"{missing}; run `python -m armijo_reproduction datasets fetch "
+            f"{entry.name}`, or set ARMIJO_DATA to the folder that has "
+            f"{file.folders[0]}/{file.name}."
         )
-    if entry.derivation is not None:
-        return _derived(entry, entry.derivation, file, progress)
-    return cache.download_file(file, beside=entry.files, progress=progress)
-
-
-def _derived(
-    entry: Entry, derivation: Derivation, file: DataFile, progress: Progress | None
-) -> Path:
-    """Make the files of a dataset from those it is cut from; return where one lies."""
-    source = _entry(derivation.source)
-    paths = [_path(source, part, True, progress) for part in source.files]
-    made = derivation.cut(_contents(source, paths))
+    if entry.cut_from is None:
+        return files.download(file, beside=entry.files, progress=progress)
+    whole = entry_of(entry.cut_from)
+    paths = [_path(whole, part, progress=progress) for part in whole.files]
+    parts = images.cifar_subset(_contents(whole, paths))
     stored = {
-        part.name: cache.store(part, content)
-        for part, content in zip(entry.files, made, strict=True)
+        part.name: files.store(part, content)
+        for part, content in zip(entry.files, parts, strict=True)
     }
     return stored[file.name]
 
 
-def _contents(
-    entry: Entry, paths: Sequence[Path], reader: cache.Reader | None = None
-) -> list[bytes]:
+def _contents(entry: Entry, paths: Sequence[Path]) -> list[bytes]:
     """Return the contents of the files that were found."""
-    reader = reader or cache.Reader()
+    pairs = zip(entry.files, paths, strict=True)
     try:
-        return [
-            reader.content(file, path)
-            for file, path in zip(entry.files, paths, strict=True)
-        ]
+        return [files.read(file, path) for file, path in pairs]
     except DatasetError as error:
         raise DatasetError(
             f"{error} Remove it or put the right file there, and run again."
         ) from error
+    finally:
+        files.forget()
 
 
 def _install(entry: Entry, own: Path) -> None:
-    """Copy a file of the user to the place of the file that it is."""
-    failures = []
+    """Keep in the cache what a file of the user holds, one file or all of them."""
+    if not entry.files:
+        raise DatasetError(f"{entry.name} is generated and has no files; leave it out.")
+    contents, failures = {}, []
     for file in entry.files:
         try:
-            content = cache.read_content(file, own)
+            contents[file] = files.read(file, own)
             if file.sha256 is None:
                 # Without a checksum, being readable as the dataset is all there is.
-                entry.dataset([content])
+                entry.dataset([contents[file]])
         except DatasetError as error:
             failures.append(str(error))
-        else:
-            cache.install(file, own, beside=entry.files)
-            return
-    raise DatasetError(
-        f"{own} is no file of {entry.name}. {' '.join(failures)}"
-        if failures
-        else f"{entry.name} is generated and has no files; leave the file out."
-    )
+    # An archive has to be right for all that it holds.
+    if failures and (not contents or entry.files[0].archives):
+        raise DatasetError(f"{own} is no file of {entry.name}. {' '.join(failures)}")
+    for file, content in contents.items():
+        files.store(file, content)

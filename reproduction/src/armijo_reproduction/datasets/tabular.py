@@ -6,16 +6,28 @@ Their dimensions count a constant bias column, which is left to the model here.
 
 import io
 from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
-from armijo_reproduction.datasets.base import Table
-from armijo.errors import DatasetError
+from armijo.jobs.census import generated_census
+from armijo_reproduction.datasets.files import DatasetError
 
 ADULT_FEATURES = 123
+Rows: TypeAlias = NDArray[np.float64] | NDArray[np.float32] | sparse.csr_array
+
+
+class Table(NamedTuple):
+    """Encoded rows: features in [0, 1], positions of the classes, names of features."""
+
+    X: Rows
+    y: NDArray[np.int64]
+    feature_names: tuple[str, ...]
+
+
 
 _BANK_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
 _BANK_LEVELS = {
@@ -42,6 +54,11 @@ _ACS_CODES = ("MSP", "HISP", "RAC1P", "HOUSING_TYPE", "OWN_RENT", "INDP_CAT")
 _ACS_ORDERED = ("SEX", "EDU", "DVET", "DREM", "DPHY", "DEYE", "DEAR")
 _ACS_COLUMNS = ("SEX", *_ACS_CODES, "EDU", "DVET", "DREM", "DPHY", "DEYE", "DEAR")
 _ACS_NUMBERS = {"AGEP": "0", "NOC": "0", "NPF": "1", "DENSITY": "0"}
+
+
+def generated(contents: Sequence[bytes]) -> Table:
+    """Build the synthetic census of the demo; there are no files to read."""
+    return Table(*generated_census())
 
 
 def adult(contents: Sequence[bytes]) -> Table:
