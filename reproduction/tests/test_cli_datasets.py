@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from armijo.cli import app
-from armijo_reproduction.datasets import DATASETS
 from armijo.errors import DatasetError
+from armijo_reproduction.datasets import DATASETS
 
 
 @pytest.fixture

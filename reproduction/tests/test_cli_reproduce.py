@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from armijo_reproduction import experiment, experiment_names, runner
-from tests.cli.conftest import parsed, shown
 from reproduction.tests.experiments.fakes import point, write_fakes
+from tests.cli.conftest import parsed, shown
 
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
 
@@ -17,16 +17,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
 def made_up(monkeypatch):
     """Let every run take no time and give made-up numbers."""
     monkeypatch.setattr(runner, "_pool", lambda jobs: ThreadPoolExecutor(1))
-    monkeypatch.setattr(
-        runner, "run_cell", lambda wanted, cell, *_: point(wanted, cell)
-    )
+    monkeypatch.setattr(runner, "run_one", lambda wanted, cell, *_: point(wanted, cell))
 
 
 def test_all_experiments_are_listed(armijo):
     found = parsed(armijo("reproduce", "--list", "--json"))["experiments"]
     assert [each["name"] for each in found] == list(experiment_names())
     adult = next(each for each in found if each["name"] == "logistic-adult")
-    runs = sum(1 for _ in experiment("logistic-adult").cells())
+    runs = sum(1 for _ in experiment("logistic-adult").run_keys())
     assert adult == {
         "name": "logistic-adult",
         "title": experiment("logistic-adult").title,
@@ -39,7 +37,7 @@ def test_all_experiments_are_listed(armijo):
 
 def test_a_run_tells_what_it_did_and_goes_on(armijo, made_up, tmp_path):
     words = ("reproduce", "svm-bank", "--fast", "--results", tmp_path, "--json")
-    total = sum(1 for _ in experiment("svm-bank", fast=True).cells())
+    total = sum(1 for _ in experiment("svm-bank", fast=True).run_keys())
     first = parsed(armijo(*words))
     assert first["experiment"] == "svm-bank" and first["new_runs"] == total
     assert first["results"] == str(tmp_path / "svm-bank-fast.csv")

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from armijo.tables import Schema, encode
 from armijo_reproduction.datasets import (
     available,
     folds,
@@ -16,7 +17,6 @@ from armijo_reproduction.datasets import (
     generated_census_schema,
     load,
 )
-from armijo.tables import Schema, encode
 
 
 @pytest.fixture(scope="module")

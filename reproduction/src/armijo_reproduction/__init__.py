@@ -3,12 +3,12 @@
 
 from armijo_reproduction.results import Results
 from armijo_reproduction.runner import reproduce
-from armijo_reproduction.spec import Experiment, Line, experiment, experiment_names
+from armijo_reproduction.spec import Experiment, Series, experiment, experiment_names
 
 __all__ = [
     "Experiment",
-    "Line",
     "Results",
+    "Series",
     "experiment",
     "experiment_names",
     "reproduce",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One cell of a convex experiment: fit a fold, measure on both of its sides."""
+"""One run of a convex experiment: fit a fold, measure on both of its sides."""
 
 import time
 import warnings
@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from armijo_reproduction import datasets
 from armijo.data.query import Matrix, clipped_rows
 from armijo.errors import BudgetExceeded, PrivacyLeakWarning
 from armijo.estimators.solve import Solution, solve
-from armijo_reproduction.spec import Cell, Experiment, Line, MadeTable
-from armijo_reproduction.stand_ins import made_table, table_like
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.budget import Budget
+from armijo_reproduction import datasets
+from armijo_reproduction.spec import Experiment, RunKey, Series, SyntheticTable
+from armijo_reproduction.synthetic import synthetic_table, table_like
 
 FOLDS = 10
 L2 = 1e-3
@@ -27,26 +27,30 @@ Table = tuple[Matrix, Any]
 
 
 @lru_cache(maxsize=4)
-def _table(wanted: str | MadeTable, rows: int | None, stand_in: bool) -> Table:
+def _table(wanted: str | SyntheticTable, rows: int | None, synthetic: bool) -> Table:
     """Return features and labels -1, +1; of "name/4" every fourth row."""
-    if isinstance(wanted, MadeTable):
-        X, y = made_table(wanted)
+    if isinstance(wanted, SyntheticTable):
+        X, y = synthetic_table(wanted)
     else:
         name, _, part = wanted.partition("/")
-        data = table_like(name, rows) if stand_in else datasets.load(name)
+        data = table_like(name, rows) if synthetic else datasets.load(name)
         X, y = data.X[:: int(part or 1)], data.y[:: int(part or 1)]
     return X[:rows], 2.0 * y[:rows] - 1.0
 
 
 @lru_cache(maxsize=2)
 def _fold(
-    wanted: str | MadeTable, rows: int | None, stand_in: bool, number: int, dense: bool
+    wanted: str | SyntheticTable,
+    rows: int | None,
+    synthetic: bool,
+    number: int,
+    dense: bool,
 ) -> tuple[Any, ...]:
-    """Return the two sides of a fold, copied once for all its cells.
+    """Return the two sides of a fold, copied once for all its runs.
 
     The codes of categories are mostly zeros, which CSR rows leave out.
     """
-    X, y = _table(wanted, rows, stand_in)
+    X, y = _table(wanted, rows, synthetic)
     train, test = datasets.folds(len(y), FOLDS, seed=0)[number]
     if not dense and np.count_nonzero(X) < _SPARSE * X.size:
         X = sparse.csr_array(X)
@@ -54,21 +58,21 @@ def _fold(
 
 
 def run_convex(
-    experiment: Experiment, cell: Cell, options: Mapping[str, Any], *, stand_in: bool
+    experiment: Experiment, key: RunKey, options: Mapping[str, Any], *, synthetic: bool
 ) -> list[dict[str, Any]]:
-    """Fit one cell and return its row.
+    """Make one run and return its row.
 
     The tables are public, so the runs are seeded; accounting and noise are those of a
     private run.  The objective is unclipped, with the penalty, on the training side
-    (``hinge`` for every line of an SVM figure).  The penalty is the paper's unless the
-    options have another.
+    (``hinge`` for every series of an SVM figure).  The penalty is the paper's unless
+    the options have another.
     """
-    wanted = experiment.made.get(cell.dataset, cell.dataset)
-    line = experiment.line(cell.line)
-    dense = line.method == "auto"  # it centers the rows, which leaves few zeros
-    X, y, X_test, y_test = _fold(wanted, experiment.rows, stand_in, cell.fold, dense)
+    wanted = experiment.synthetic.get(key.dataset, key.dataset)
+    series = experiment.series_named(key.line)
+    dense = series.method == "auto"  # it centers the rows, which leaves few zeros
+    X, y, X_test, y_test = _fold(wanted, experiment.rows, synthetic, key.fold, dense)
     begun = time.process_time()
-    found = _solve(experiment, cell, line, options, X, y)
+    found = _solve(experiment, key, series, options, X, y)
     seconds = time.process_time() - begun
     records = () if found is None else found.records
     w = np.zeros(X.shape[1] + 1) if found is None else found.w
@@ -78,7 +82,7 @@ def run_convex(
     return [
         {
             "accuracy": round(float(accuracy), 5),
-            "objective": round(_objective(cell.model, w, X, y, bound), 5),
+            "objective": round(_objective(key.model, w, X, y, bound), 5),
             "gradients": gradients,
             "objectives": 0 if found is None else found.objective_evaluations,
             "batches": len(records),
@@ -90,8 +94,8 @@ def run_convex(
 
 def _solve(
     experiment: Experiment,
-    cell: Cell,
-    line: Line,
+    key: RunKey,
+    series: Series,
     options: Mapping[str, Any],
     X: Matrix,
     y: Any,
@@ -103,15 +107,15 @@ def _solve(
             return solve(
                 X,
                 y,
-                method=line.method,
-                budget=Budget(epsilon=cell.epsilon, delta=experiment.delta),
-                loss="hinge" if cell.model == "svm" else "logistic",
+                method=series.method,
+                budget=Budget(epsilon=key.epsilon, delta=experiment.delta),
+                loss="hinge" if key.model == "svm" else "logistic",
                 options={k: v for k, v in options.items() if k != "l2"},
                 n_rows=X.shape[0],
                 l2=options.get("l2", L2),
-                max_batches=None if line.once else experiment.max_batches,
-                accounting=line.accounting,
-                seed=cell.seed(),
+                max_batches=None if series.once else experiment.max_batches,
+                accounting=series.accounting,
+                seed=key.seed(),
             )
         except BudgetExceeded:
             return None

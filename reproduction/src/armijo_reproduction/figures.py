@@ -81,7 +81,7 @@ def draw_figures(
             drawn[name] = paths
     if not drawn:
         raise ArmijoError(
-            f"There are no results yet for {', '.join(names or FIGURES)}; armijo "
-            "reproduce --list names the experiments that make them."
+            f"There are no results yet for {', '.join(names or FIGURES)}; `python -m "
+            "armijo_reproduction list` names the experiments that make them."
         )
     return drawn

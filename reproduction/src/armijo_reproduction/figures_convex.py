@@ -91,7 +91,7 @@ def _hyper_panel(ax: Any, part: Part) -> None:
 
 def _title(part: Part, between: str) -> str:
     """Return the method, and in words if its epsilon is a label only."""
-    label = part.experiment.lines[0].label
+    label = part.experiment.series[0].label
     return label.replace(PRINTED, f"{between}{NO_GUARANTEE}")
 
 
@@ -161,7 +161,7 @@ def methods(parts: Sequence[Part], folder: Path, name: str) -> list[Path]:
     """Draw accuracy and objective against the budget, sound accounting only."""
 
     def lines(experiment: Experiment) -> list[str]:
-        return [each.label for each in experiment.lines if each.accounting == "sound"]
+        return [each.label for each in experiment.series if each.accounting == "sound"]
 
     return _grid(parts, folder, name, lines, columns=min(4, len(parts) + 1))
 
@@ -170,7 +170,7 @@ def printed(parts: Sequence[Part], folder: Path, name: str) -> list[Path]:
     """Draw the paper's methods under both accountings."""
 
     def lines(experiment: Experiment) -> list[str]:
-        labels = [each.label for each in experiment.lines]
+        labels = [each.label for each in experiment.series]
         frame = [each for each in ("majority", "non-private") if each in labels]
         both = [
             label for own in OWN for label in (own, own + PRINTED) if label in labels
@@ -217,7 +217,7 @@ def _budget_panel(ax: Any, part: Part, column: str, labels: Sequence[str]) -> No
         found = rows[rows["line"] == label]
         if found.empty:
             continue
-        if part.experiment.line(label).once:
+        if part.experiment.series_named(label).once:
             keywords = style_of(label).keywords() | {"marker": None}
             ax.axhline(found["value"].iloc[0], label=shown(label), **keywords)
         elif label.endswith(PRINTED):
@@ -260,7 +260,7 @@ def zero_tuning(parts: Sequence[Part], folder: Path, name: str) -> list[Path]:
 def _gap_panel(ax: Any, part: Part, dataset: str, model: str) -> None:
     """Draw the differences of one data set and loss."""
     of = part.table[(part.table["dataset"] == dataset) & (part.table["model"] == model)]
-    others = [each.label for each in part.experiment.lines if each.label != "auto"]
+    others = [each.label for each in part.experiment.series if each.label != "auto"]
     ax.axhline(0.0, color="black", lw=0.9)
     ax.axhline(-0.002, color="black", lw=0.9, ls=":", label="0.002 below")
     for label in others:

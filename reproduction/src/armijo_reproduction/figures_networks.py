@@ -63,7 +63,7 @@ def _every(part: Part) -> int:
 def _lines(ax: Any, part: Part, column: str) -> None:
     """Draw one measure of all lines."""
     rows = summarized(part.table, column, ["line", "iteration"])
-    for line in part.experiment.lines:
+    for line in part.experiment.series:
         found = rows[rows["line"] == line.label]
         if len(found):
             draw_line(ax, found, "iteration", line.label, markevery=_every(part))
@@ -71,7 +71,7 @@ def _lines(ax: Any, part: Part, column: str) -> None:
 
 def _private(part: Part) -> str:
     """Return the line of the paper's own method."""
-    return next(e.label for e in part.experiment.lines if e.method == "blsgd")
+    return next(e.label for e in part.experiment.series if e.method == "blsgd")
 
 
 def _epsilons(ax: Any, part: Part, _: str) -> None:

@@ -12,19 +12,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from armijo.errors import ArmijoError
-from armijo_reproduction import claims_methods, claims_networks, claims_parameters
-from armijo_reproduction.claims import NOT_RUN, found_of
-from armijo_reproduction.markdown import markdown
+from armijo_reproduction import claims, claims_networks
 from armijo_reproduction.results import BUILDS
 from armijo_reproduction.spec import KEY, experiment, experiment_names
 from armijo_reproduction.summary import Part, in_group, seconds_of
-from armijo_reproduction.tables_tuning import (
+from armijo_reproduction.tables import (
     ablation_table,
+    markdown,
     robust_table,
     zero_tuning_table,
 )
+from armijo_reproduction.verdicts import NOT_RUN
 
-CLAIMS = (*claims_parameters.CLAIMS, *claims_methods.CLAIMS, *claims_networks.CLAIMS)
+CLAIMS = (*claims.CLAIMS, *claims_networks.CLAIMS)
 CAPTIONS = {
     "hyper-parameters": "Accuracy on Adult against the parameters of the method.",
     "hyper-parameters-printed": "The same under the printed analysis, whose epsilon is "
@@ -49,7 +49,7 @@ def claims_table(parts: Sequence[Part]) -> str:
     """Return every claim with what was measured and the verdict."""
     rows, section = [], ""
     for claim in CLAIMS:
-        found = found_of(claim, parts)
+        found = claim.finding(parts)
         if claim.section != section:
             section = claim.section
             rows.append([f"**{section}**", "", "", ""])
@@ -78,13 +78,13 @@ def runs_table(parts: Sequence[Part]) -> str:
     found = {part.experiment.name: part for part in parts}
     rows, hours = [], 0.0
     for name in experiment_names():
-        total = sum(1 for _ in experiment(name).cells())
+        total = sum(1 for _ in experiment(name).run_keys())
         part = found.get(name)
         done = 0 if part is None else len(part.table[list(KEY)].drop_duplicates())
         spent = 0.0 if part is None else seconds_of(part) / 3600
         hours += spent
-        told = f"{done:,} of {total:,}" if done else NOT_RUN
-        rows.append([f"`armijo reproduce {name}`", told, f"{spent:.2f}"])
+        summary = f"{done:,} of {total:,}" if done else NOT_RUN
+        rows.append([f"`make reproduce NAME={name}`", summary, f"{spent:.2f}"])
     rows.append(["in all", "", f"{hours:.2f}"])
     return markdown(["command", "runs", "hours of one core"], rows)
 
@@ -100,8 +100,8 @@ def versions_table(parts: Sequence[Part], results: Path) -> str:
     lines = []
     for name, count in rows.items():
         versions = builds.get(name, {"versions": "not written down"})
-        told = ", ".join(f"{key} {value}" for key, value in versions.items())
-        lines.append([f"`{name}`", f"{count:,}", told])
+        summary = ", ".join(f"{key} {value}" for key, value in versions.items())
+        lines.append([f"`{name}`", f"{count:,}", summary])
     return markdown(["build", "rows", "versions"], lines) if lines else f"{NOT_RUN}."
 
 

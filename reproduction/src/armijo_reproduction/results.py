@@ -21,7 +21,7 @@ from typing import Any
 import pandas as pd
 
 from armijo.errors import ArmijoError
-from armijo_reproduction.spec import KEY, Cell, Experiment
+from armijo_reproduction.spec import KEY, Experiment, RunKey
 
 CONVEX = (
     *("accuracy", "objective", "gradients", "objectives", "batches", "updates"),
@@ -55,7 +55,7 @@ class Results:
         self._steps = wanted.steps if wanted.kind == "networks" else None
 
     def table(self) -> pd.DataFrame:
-        """Return the rows of whole cells: what a kill cut short is left out."""
+        """Return the rows of whole runs: what a kill cut short is left out."""
         found = self._whole()
         return found[self._finished(found)].reset_index(drop=True)
 
@@ -94,19 +94,19 @@ class Results:
             raise ArmijoError("a line holds a quote or a comma too many")
 
     def _finished(self, found: pd.DataFrame) -> "pd.Series[bool]":
-        """Say of each row whether its cell has all rows: a curve ends at the last."""
+        """Say of each row whether its run has all rows: a curve ends at the last."""
         if self._steps is None or found.empty:
             return pd.Series(True, index=found.index)
         last = found.groupby(list(KEY))["iteration"].transform("max")
         return last >= self._steps
 
     def done(self) -> set[tuple[Any, ...]]:
-        """Return the keys of the cells that have their rows."""
+        """Return the keys of the runs that have their rows."""
         return set(self.table()[list(KEY)].itertuples(index=False, name=None))
 
-    def append(self, cell: Cell, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add the rows of a cell in one write."""
-        key = asdict(cell)
+    def append(self, run: RunKey, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add the rows of a run in one write."""
+        key = asdict(run)
         text = io.StringIO()
         writer = csv.DictWriter(text, self._columns, lineterminator="\n")
         if not self.path.exists():
@@ -116,7 +116,7 @@ class Results:
         with self.path.open("ab") as file:
             file.write(text.getvalue().encode())
 
-    def mend(self) -> None:
+    def drop_partial(self) -> None:
         """Remove what a kill cut short, so that appended lines begin a line."""
         if not self.path.exists():
             return
@@ -175,11 +175,12 @@ def _replace(path: Path, content: bytes) -> None:
 
 @cache
 def versions() -> dict[str, str]:
-    """Return what made a result: versions, and a digest of the package's source."""
+    """Return what made a result: versions, and a digest of the source."""
     digest = blake2b(digest_size=6)
-    root = Path(str(files("armijo")))
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    for root in (Path(str(files(name))) for name in ("armijo", "armijo_reproduction")):
+        for path in sorted(root.rglob("*.py")):
+            name = path.relative_to(root).as_posix()
+            digest.update(name.encode() + path.read_bytes())
     names = ("armijo", "numpy", "scipy", "torch", "dp-accounting")
     return {
         **{name: version(name) for name in names},

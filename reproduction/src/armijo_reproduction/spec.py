@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experiments as data: one TOML file each, read into frozen settings.
+"""Experiments as data: ``experiments.toml``, read into frozen settings.
 
-An experiment is a product: data sets, losses (or one network), lines of the figure,
-budgets, settings that vary, folds and repeats.  Each element of it is a *cell*, a run
-of its own whose seed is a digest of the cell's name.
+An experiment is a product: data sets, losses (or one network), series of the figure,
+budgets, settings that vary, folds and repeats.  Each element of it is a run of its own
+with a `RunKey`, whose digest is the seed.
 """
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
@@ -20,12 +20,12 @@ from armijo.errors import ArmijoError
 
 Kind = Literal["convex", "networks"]
 NO_SETTING = "-"
-"""Stands for the setting of a cell of an experiment in which none varies."""
+"""Stands for the setting of a run of an experiment in which none varies."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
-    """One line of a figure: a method with its parameters.
+class Series:
+    """One series of a figure: a method with its parameters.
 
     Attributes
     ----------
@@ -52,8 +52,8 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One run of an experiment, by name."""
+class RunKey:
+    """What names one run of an experiment; ``line`` is the label of its series."""
 
     dataset: str
     model: str
@@ -64,19 +64,19 @@ class Cell:
     repeat: int
 
     def seed(self) -> int:
-        """Return the seed of the run: a digest of the cell, the same for ever.
+        """Return the seed of the run: a digest of the key, the same for ever.
 
-        >>> Cell(dataset="adult", model="logistic", line="DP-SGD", epsilon=0.1,
+        >>> RunKey(dataset="adult", model="logistic", line="DP-SGD", epsilon=0.1,
         ...      setting="-", fold=0, repeat=0).seed()
         481400013
         """
-        name = "|".join(str(getattr(self, each)) for each in KEY)
+        name = "|".join(str(getattr(self, column)) for column in KEY)
         return int.from_bytes(blake2b(name.encode(), digest_size=4).digest()) >> 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class MadeTable:
-    """A generated table with other sizes than those at hand.
+class SyntheticTable:
+    """A synthetic table with other sizes than those at hand.
 
     Attributes
     ----------
@@ -94,23 +94,23 @@ class MadeTable:
     scale: float
 
 
-KEY = tuple(each.name for each in fields(Cell))
-"""The columns by which a result file knows a cell."""
+KEY = tuple(column.name for column in fields(RunKey))
+"""The columns by which a result file knows a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Everything that defines an experiment; see the files in ``specs``.
+    """Everything that defines an experiment; see ``experiments.toml``.
 
     Attributes
     ----------
     name, title, group : str
         Its name, a sentence, and the figure it is a panel of.
     kind : {"convex", "networks"}
-        What a cell trains.
+        What a run trains.
     datasets, models : tuple of str
         Data sets ("adult/4" is every fourth row of it), and losses or networks.
-    lines : tuple of Line
+    series : tuple of Series
         The methods.
     epsilons, delta : tuple of float, float
         The budgets.
@@ -126,8 +126,8 @@ class Experiment:
         Length, sampling ratio and grid of evaluations of a network's run.
     rows : int or None
         Keep only so many rows, for fast versions.
-    made : mapping
-        Data sets that are generated, by name: see :class:`MadeTable`.
+    synthetic : mapping
+        Data sets that are generated, by name: see `SyntheticTable`.
     """
 
     name: str
@@ -136,7 +136,7 @@ class Experiment:
     kind: Kind
     datasets: tuple[str, ...]
     models: tuple[str, ...]
-    lines: tuple[Line, ...]
+    series: tuple[Series, ...]
     epsilons: tuple[float, ...]
     delta: float
     vary: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -147,16 +147,16 @@ class Experiment:
     rate: float = 0.1
     evaluate_every: int = 50
     rows: int | None = None
-    made: Mapping[str, MadeTable] = field(default_factory=dict)
+    synthetic: Mapping[str, SyntheticTable] = field(default_factory=dict)
 
     def published(self) -> tuple[str, ...]:
         """Return the data sets it needs that are not generated, without their parts."""
-        names = (each.split("/")[0] for each in self.datasets if each not in self.made)
-        return tuple(dict.fromkeys(names))
+        published = (name for name in self.datasets if name not in self.synthetic)
+        return tuple(dict.fromkeys(name.split("/")[0] for name in published))
 
-    def line(self, label: str) -> Line:
-        """Return a line by its label."""
-        return next(each for each in self.lines if each.label == label)
+    def series_named(self, label: str) -> Series:
+        """Return a series by its label."""
+        return next(series for series in self.series if series.label == label)
 
     def settings(self) -> tuple[str, ...]:
         """Return the names of the combinations of what varies."""
@@ -177,23 +177,23 @@ class Experiment:
             for name, text in named.items()
         }
 
-    def cells(self) -> Iterator[Cell]:
-        """Go through all cells, so that an early stop leaves whole figures."""
-        for repeat, fold, dataset, model, line, setting, epsilon in product(
+    def run_keys(self) -> Iterator[RunKey]:
+        """Go through all runs, so that an early stop leaves whole figures."""
+        for repeat, fold, dataset, model, series, setting, epsilon in product(
             range(self.repeats),
             self.folds,
             self.datasets,
             self.models,
-            self.lines,
+            self.series,
             self.settings(),
             self.epsilons,
         ):
-            if line.once and (repeat > 0 or epsilon != self.epsilons[-1]):
+            if series.once and (repeat > 0 or epsilon != self.epsilons[-1]):
                 continue
-            yield Cell(
+            yield RunKey(
                 dataset=dataset,
                 model=model,
-                line=line.label,
+                line=series.label,
                 epsilon=epsilon,
                 setting=setting,
                 fold=fold,
@@ -201,21 +201,16 @@ class Experiment:
             )
 
 
+@cache
+def _document() -> dict[str, Any]:
+    """Read the experiments, what they are based on, and the series of the figures."""
+    path = files("armijo_reproduction") / "experiments.toml"
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
 def experiment_names() -> tuple[str, ...]:
     """Return the names of all experiments, in the order of the paper."""
-    return tuple(_shared()["order"])
-
-
-@cache
-def _shared() -> dict[str, Any]:
-    """Read what the experiments share: their order and the lines of the figures."""
-    return _read("_shared")
-
-
-def _read(name: str) -> dict[str, Any]:
-    """Read one file of the package."""
-    path = files("armijo_reproduction") / "specs" / f"{name}.toml"
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    return tuple(_document()["experiment"])
 
 
 def experiment(name: str, *, fast: bool = False) -> Experiment:
@@ -228,13 +223,21 @@ def experiment(name: str, *, fast: bool = False) -> Experiment:
     """
     if name not in experiment_names():
         raise ArmijoError(
-            f"There is no experiment {name!r}; armijo reproduce --list names them all."
+            f"There is no experiment {name!r}; `python -m armijo_reproduction list` "
+            "names them all."
         )
-    document = _read(name)
-    quick = document.pop("fast", {})
-    if fast:
-        document |= quick
-    return _built(name, document)
+    whole, quick = _with_base(_document()["experiment"][name])
+    return _built(name, whole | quick if fast else whole)
+
+
+def _with_base(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return an experiment and what its fast version changes, bases included."""
+    own = dict(table)
+    quick = own.pop("fast", {})
+    if "base" not in own:
+        return own, quick
+    whole, base_quick = _with_base(_document()["base"][own.pop("base")])
+    return whole | own, base_quick | quick
 
 
 def _built(name: str, document: Mapping[str, Any]) -> Experiment:
@@ -243,18 +246,19 @@ def _built(name: str, document: Mapping[str, Any]) -> Experiment:
         key: tuple(value) if isinstance(value, list) else value
         for key, value in document.items()
     }
-    lines = _shared()["lines"]
-    values["lines"] = tuple(_line(label, lines[label]) for label in values["lines"])
+    known = _document()["series"]
+    values["series"] = tuple(_series(label, known[label]) for label in values["series"])
     values["vary"] = {k: tuple(v) for k, v in values.get("vary", {}).items()}
-    values["made"] = {k: MadeTable(**v) for k, v in values.get("made", {}).items()}
+    tables = values.get("synthetic", {})
+    values["synthetic"] = {k: SyntheticTable(**v) for k, v in tables.items()}
     built = Experiment(name=name, **values)
     _validate.choice(("convex", "networks"), kind=built.kind)
     return built
 
 
-def _line(label: str, values: Mapping[str, Any]) -> Line:
-    """Return a line, its parameters in one mapping."""
-    own = {each.name for each in fields(Line)}
-    known = {key: value for key, value in values.items() if key in own}
-    options = {key: value for key, value in values.items() if key not in own}
-    return replace(Line(label=label, **known), options=options)
+def _series(label: str, values: Mapping[str, Any]) -> Series:
+    """Return a series; what is no field of it is a parameter of its method."""
+    names = {each.name for each in fields(Series)}
+    known = {key: value for key, value in values.items() if key in names}
+    options = {key: value for key, value in values.items() if key not in names}
+    return Series(label=label, options=options, **known)

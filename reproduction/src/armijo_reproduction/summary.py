@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Means and standard errors of result files, and paired differences of lines.
+"""Means and standard errors of result files, and paired differences of series.
 
 The runs of one fold share their rows, so they count as one: the standard error is that
 of the fold means.  Where only one fold was run it is that of the repeats, and nothing
@@ -41,20 +41,19 @@ class Part:
 
 
 def by_accounting(parts: Sequence[Part], *, printed: bool) -> list[Part]:
-    """Return the lines under the printed analysis, or else all others.
+    """Return the series under the printed analysis, or else all others.
 
-    Parts without results of such lines are left out.
+    Parts without results of such series are left out.
     """
-    found = []
+    kept = []
     for part in parts:
         rows = part.table[part.table["line"].str.endswith(PRINTED) == printed]
-        lines = (
-            e for e in part.experiment.lines if e.label.endswith(PRINTED) == printed
-        )
+        series = part.experiment.series
+        labels = tuple(s for s in series if s.label.endswith(PRINTED) == printed)
         if len(rows):
-            wanted = replace(part.experiment, lines=tuple(lines))
-            found.append(Part(experiment=wanted, table=rows))
-    return found
+            wanted = replace(part.experiment, series=labels)
+            kept.append(Part(experiment=wanted, table=rows))
+    return kept
 
 
 def load_parts(folder: Path, *, fast: bool = False) -> tuple[Part, ...]:
@@ -66,9 +65,9 @@ def load_parts(folder: Path, *, fast: bool = False) -> tuple[Part, ...]:
     found = tuple(part for part in parts if not part.table.empty)
     if not found:
         raise ArmijoError(
-            f"There are no results in {folder}; armijo reproduce NAME --results "
-            f"{folder}{' --fast' if fast else ''} makes some, and armijo reproduce "
-            "--list names them all."
+            f"There are no results in {folder}; `python -m armijo_reproduction run "
+            f"NAME --results {folder}{' --fast' if fast else ''}` makes some, and "
+            "`python -m armijo_reproduction list` names them all."
         )
     return found
 
@@ -131,26 +130,26 @@ def mean_of(rows: pd.DataFrame, column: str) -> Mean:
 
 
 @dataclass(frozen=True)
-class Gap(Mean):
-    """The mean difference of two lines, with the difference on each fold."""
+class PairedDiff(Mean):
+    """The mean difference of two series, with the difference on each fold."""
 
     folds: Mapping[int, float] = field(default_factory=dict)
 
 
-def gap_of(folds: Mapping[int, float]) -> Gap:
+def paired_diff(folds: Mapping[int, float]) -> PairedDiff:
     """Return the mean of differences by fold; those of folds not run are left out.
 
-    >>> gap_of({0: 0.1, 1: 0.2, 2: float("nan")})
-    Gap(value=0.15, error=0.05, runs=2, folds={0: 0.1, 1: 0.2})
+    >>> paired_diff({0: 0.1, 1: 0.2, 2: float("nan")})
+    PairedDiff(value=0.15, error=0.05, runs=2, folds={0: 0.1, 1: 0.2})
     """
-    known = {fold: gap for fold, gap in folds.items() if not math.isnan(gap)}
+    known = {fold: diff for fold, diff in folds.items() if not math.isnan(diff)}
     count = len(known)
     value = fmean(known.values()) if known else math.nan
     error = stdev(known.values()) / math.sqrt(count) if count > 1 else math.nan
-    return Gap(value, error, count, known)
+    return PairedDiff(value, error, count, known)
 
 
-def difference(first: pd.DataFrame, second: pd.DataFrame, column: str) -> Gap:
+def difference(first: pd.DataFrame, second: pd.DataFrame, column: str) -> PairedDiff:
     """Return the mean of first minus second on the folds that both have run.
 
     >>> a = pd.DataFrame({"fold": [0, 1, 2], "accuracy": [0.8, 0.9, 0.7]})
@@ -159,7 +158,7 @@ def difference(first: pd.DataFrame, second: pd.DataFrame, column: str) -> Gap:
     0.1
     """
     ours, theirs = (each.groupby("fold")[column].mean() for each in (first, second))
-    return gap_of((ours - theirs).to_dict())
+    return paired_diff((ours - theirs).to_dict())
 
 
 def seconds_of(part: Part) -> float:

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
+from armijo.tables import Schema, encode
 from armijo_reproduction.datasets import Dataset, to_frame, to_schema
 from armijo_reproduction.datasets.base import dense
-from armijo.tables import Schema, encode
 
 X = np.array([[0.0, 0.25], [1.0, 0.5], [0.0, 1.0]])
 

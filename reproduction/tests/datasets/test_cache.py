@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from armijo.errors import DatasetError
 from armijo_reproduction.datasets import cache
 from armijo_reproduction.datasets.files import DataFile
-from armijo.errors import DatasetError
 from reproduction.tests.datasets.conftest import CONTENT, FOLDER
 
 

@@ -10,10 +10,10 @@ import threading
 
 import pytest
 
+from armijo.errors import DatasetError
 from armijo_reproduction.datasets import cache
 from armijo_reproduction.datasets.download import SourceError, download
 from armijo_reproduction.datasets.files import DataFile, Source
-from armijo.errors import DatasetError
 from reproduction.tests.datasets.conftest import CONTENT, FOLDER
 
 HALF = len(CONTENT) // 2

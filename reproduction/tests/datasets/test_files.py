@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from armijo_reproduction.datasets.files import DataFile, without_gzip
 from armijo.errors import DatasetError
+from armijo_reproduction.datasets.files import DataFile, without_gzip
 
 CONTENT = b"a;b\n1;2\n" * 50
 

@@ -14,8 +14,17 @@ import pytest
 from typer.testing import CliRunner
 
 from armijo.cli import app
-from armijo_reproduction.datasets import DATASETS, available, cache, check, fetch, find, images, load
 from armijo.errors import DatasetError
+from armijo_reproduction.datasets import (
+    DATASETS,
+    available,
+    cache,
+    check,
+    fetch,
+    find,
+    images,
+    load,
+)
 from reproduction.tests.datasets.test_images import cifar_batch, idx_file
 
 ARCHIVE = "cifar-10-binary.tar.gz"

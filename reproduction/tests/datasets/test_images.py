@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from armijo_reproduction.datasets import DATASETS, available, cache, check, images, load
 from armijo.errors import DatasetError
+from armijo_reproduction.datasets import DATASETS, available, cache, check, images, load
 
 # Of the unpacked files, as recorded by the publishers and their users.
 CONTENT_MD5 = {

@@ -7,10 +7,10 @@ import hashlib
 import numpy as np
 import pytest
 
+from armijo.errors import DatasetError
 from armijo_reproduction.datasets import DATASETS, available, check, fetch, find, load
 from armijo_reproduction.datasets.catalog import IPUMS_BR, IPUMS_US
 from armijo_reproduction.datasets.files import DataFile, Source
-from armijo.errors import DatasetError
 from reproduction.tests.datasets.conftest import FOLDER
 
 ROWS = b"0 1 0\n5 3 1\n2 2 1\n"

@@ -11,6 +11,8 @@ import pytest
 from scipy.sparse import csr_array, issparse
 from sklearn.linear_model import LogisticRegression
 
+from armijo.errors import DatasetError
+from armijo.tables import Schema, encode
 from armijo_reproduction.datasets import (
     DATASETS,
     available,
@@ -22,8 +24,6 @@ from armijo_reproduction.datasets import (
     to_frame,
     to_schema,
 )
-from armijo.errors import DatasetError
-from armijo.tables import Schema, encode
 
 # Rows, columns, positives and the accuracy of a plain logistic regression.
 KNOWN = {

@@ -60,10 +60,10 @@ def in_this_process() -> "patch":
 def run_fast(name: str, folder: Path) -> pd.DataFrame:
     """Run a fast version, and first those whose best settings it takes."""
     with in_this_process():
-        for line in experiment(name, fast=True).lines:
+        for line in experiment(name, fast=True).series:
             if line.best_of is not None:
-                reproduce(line.best_of, folder=folder, fast=True, stand_in=True)
-        reproduce(name, folder=folder, fast=True, stand_in=True)
+                reproduce(line.best_of, folder=folder, fast=True, synthetic=True)
+        reproduce(name, folder=folder, fast=True, synthetic=True)
     return last_rows(name, folder)
 
 

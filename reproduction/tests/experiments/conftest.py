@@ -22,11 +22,11 @@ def made_up(monkeypatch, in_process):
     """Let every run take no time and give made-up numbers; return the runs made."""
     made = []
 
-    def run(wanted, cell, options, stand_in):
+    def run(wanted, cell, options, synthetic):
         made.append((cell, dict(options)))
         return (curve if wanted.kind == "networks" else point)(wanted, cell)
 
-    monkeypatch.setattr(runner, "run_cell", run)
+    monkeypatch.setattr(runner, "run_one", run)
     return made
 
 

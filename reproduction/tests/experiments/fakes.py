@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from armijo_reproduction.results import Results
-from armijo_reproduction.spec import Cell, Experiment, experiment, experiment_names
+from armijo_reproduction.spec import Experiment, RunKey, experiment, experiment_names
 
 GOOD = {"non-private": 0.85, "auto": 0.845, "majority": 0.76, "DP-BLSGD": 0.84}
 
@@ -18,13 +18,13 @@ def write_fakes(folder: Path, *, fast: bool = True, names=None, folds=None) -> N
         wanted = experiment(name, fast=fast)
         results = Results(folder, wanted, fast=fast)
         results.note_build()
-        for cell in wanted.cells():
+        for cell in wanted.run_keys():
             if folds is None or cell.fold in folds:
                 rows = curve if wanted.kind == "networks" else point
                 results.append(cell, rows(wanted, cell))
 
 
-def point(wanted: Experiment, cell: Cell) -> list[dict]:
+def point(wanted: Experiment, cell: RunKey) -> list[dict]:
     """Return one row that gets better with the budget."""
     rng = np.random.default_rng(cell.seed())
     good = GOOD.get(cell.line, 0.8 + 0.002 * (len(cell.line) % 9))
@@ -45,7 +45,7 @@ def point(wanted: Experiment, cell: Cell) -> list[dict]:
     ]
 
 
-def curve(wanted: Experiment, cell: Cell) -> list[dict]:
+def curve(wanted: Experiment, cell: RunKey) -> list[dict]:
     """Return rows whose accuracy rises and whose step size falls."""
     rng = np.random.default_rng(cell.seed())
     private = "non-private" not in cell.line

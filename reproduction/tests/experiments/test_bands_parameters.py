@@ -6,7 +6,7 @@ import math
 import pytest
 
 from armijo_reproduction import experiment, experiment_names
-from armijo_reproduction.runner import run_cell
+from armijo_reproduction.runner import run_one
 from reproduction.tests.experiments.bands import (
     KEYS,
     TOO_SHORT,
@@ -38,7 +38,7 @@ def test_every_line_and_setting_has_a_band_and_no_other():
     bands = stored()
     assert list(bands) == list(experiment_names())
     for name in experiment_names():
-        cells = experiment(name, fast=True).cells()
+        cells = experiment(name, fast=True).run_keys()
         wanted = {"|".join(str(getattr(cell, key)) for key in KEYS) for cell in cells}
         assert set(bands[name]) == wanted
 
@@ -64,9 +64,9 @@ def test_networks_spend_their_budget_and_no_more(name):
 
 def test_a_method_that_does_not_move_leaves_its_bands(folder):
     wanted = experiment("logistic-adult", fast=True)
-    cell = next(cell for cell in wanted.cells() if cell.line == "DP-SGD")
-    options = {**wanted.line("DP-SGD").options, "step_size": 1e-6}
-    (row,) = run_cell(wanted, cell, options, True)
+    cell = next(cell for cell in wanted.run_keys() if cell.line == "DP-SGD")
+    options = {**wanted.series_named("DP-SGD").options, "step_size": 1e-6}
+    (row,) = run_one(wanted, cell, options, True)
     bands = stored()["logistic-adult"]["adult|logistic|DP-SGD|-"]
     low, high = bands["objective"]
     assert not low <= row["objective"] <= high

@@ -14,11 +14,11 @@ from armijo_reproduction.claims import (
     NOISE,
     NOT_RUN,
     ONLY_PRINTED,
-    Tally,
+    WinCount,
     found_of,
 )
 from armijo_reproduction.page import CLAIMS
-from armijo_reproduction.summary import Part, gap_of
+from armijo_reproduction.summary import Part, paired_diff
 
 VERDICTS = {HOLDS, FAILS, NOISE, ONLY_PRINTED}
 CLEAR, TIED = {0: 0.02, 1: 0.021, 2: 0.019}, {0: 0.02, 1: -0.02, 2: 0.001}
@@ -59,7 +59,7 @@ def convex(name, accuracy):
             "gradients": 100.0,
             "objectives": 400.0,
         }
-        for cell in wanted.cells()
+        for cell in wanted.run_keys()
         if cell.repeat == 0
     ]
     return Part(experiment=wanted, table=pd.DataFrame(rows))
@@ -69,7 +69,7 @@ def networks(name, **finals):
     """Return curves that rise to a final accuracy at a pace."""
     wanted = experiment(name)
     rows = []
-    for cell in wanted.cells():
+    for cell in wanted.run_keys():
         final, pace = finals.get(cell.line.split(" (")[0], (0.9, 1.0))
         for step in range(
             wanted.evaluate_every, wanted.steps + 1, wanted.evaluate_every
@@ -102,7 +102,7 @@ def networks(name, **finals):
 def test_the_rule_of_orderings(gaps, verdict):
     against = {fold: -gap for fold, gap in CLEAR.items()}
     folds = [against if gap == "against" else gap for gap in gaps]
-    assert Tally.of(map(gap_of, folds)).verdict() == verdict
+    assert WinCount.of(map(paired_diff, folds)).verdict() == verdict
 
 
 @given(
@@ -113,8 +113,10 @@ def test_the_rule_of_orderings(gaps, verdict):
     )
 )
 def test_turning_a_comparison_around_turns_its_tally_around(gaps):
-    there = Tally.of(map(gap_of, gaps))
-    back = Tally.of(gap_of({f: -gap for f, gap in each.items()}) for each in gaps)
+    there = WinCount.of(map(paired_diff, gaps))
+    back = WinCount.of(
+        paired_diff({f: -gap for f, gap in each.items()}) for each in gaps
+    )
     assert (there.above, there.level, there.below) == (
         back.below,
         back.level,
@@ -125,7 +127,7 @@ def test_turning_a_comparison_around_turns_its_tally_around(gaps):
 
 
 def test_a_single_run_decides_nothing():
-    assert Tally.of([gap_of({0: 0.5})]).verdict() == NOISE
+    assert WinCount.of([paired_diff({0: 0.5})]).verdict() == NOISE
 
 
 def test_without_results_no_claim_is_judged():

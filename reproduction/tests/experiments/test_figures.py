@@ -56,13 +56,13 @@ def test_every_data_set_model_and_line_has_a_name_and_a_look():
         assert set(wanted.published()) <= set(DATASETS)
         assert set(wanted.models) <= set(MODELS)
         if wanted.group in {each for groups, _ in FIGURES.values() for each in groups}:
-            for line in wanted.lines:
+            for line in wanted.series:
                 assert style_of(line.label) is not figures_style._OTHER, line.label
 
 
 @pytest.mark.parametrize("name", ["logistic-adult", "mnist-mlp", "zero-tuning"])
 def test_lines_differ_by_more_than_their_color(name):
-    lines = [each for each in experiment(name).lines if each.accounting == "sound"]
+    lines = [each for each in experiment(name).series if each.accounting == "sound"]
     looks = [style_of(each.label) for each in lines]
     for one, other in combinations(looks, 2):
         assert (one.marker, str(one.dashes)) != (other.marker, str(other.dashes))
@@ -200,7 +200,7 @@ def test_every_line_belongs_to_one_accounting(parts):
     rows = 0
     for printed in (False, True):
         for part in by_accounting(parts, printed=printed):
-            labels = {line.label for line in part.experiment.lines}
+            labels = {line.label for line in part.experiment.series}
             assert set(part.table["line"]) <= labels
             assert {label.endswith(" (printed)") for label in labels} == {printed}
             rows += len(part.table)

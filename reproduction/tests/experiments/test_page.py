@@ -77,7 +77,7 @@ def test_runs_and_hours_add_up(parts):
     rows = cells_of(runs_table(parts))[2:]
     assert len(rows) == len(experiment_names()) + 1
     by_name = {row[0].strip("`").split()[-1]: row for row in rows}
-    total = sum(1 for _ in experiment("svm-bank").cells())
+    total = sum(1 for _ in experiment("svm-bank").run_keys())
     done = len(in_group(parts, "svm")[-1].table)
     assert by_name["svm-bank"][1] == f"{done:,} of {total:,}"
     assert by_name["zero-tuning-grid"][1] == NOT_RUN
@@ -99,7 +99,7 @@ def test_tables_hold_every_line_of_every_experiment(fakes):
     for part in parts:
         section = page.partition(f"## {part.experiment.name}\n")[2]
         section = section.partition("\n## ")[0]
-        total = sum(1 for _ in part.experiment.cells())
+        total = sum(1 for _ in part.experiment.run_keys())
         assert f"{total:,} of {total:,} runs" in section
         assert not re.search(r"\bnan\b", section), part.experiment.name
 
@@ -125,7 +125,7 @@ def test_networks_are_compared_at_their_last_iteration():
             "accuracy": share
             * (0.9 + (gains[cell.epsilon] if cell.line.startswith("auto") else 0.0)),
         }
-        for cell in wanted.cells()
+        for cell in wanted.run_keys()
         for step, share in ((500, 1.05), (1000, 1.0))
     ]
     table = zero_tuning_table(Part(experiment=wanted, table=pd.DataFrame(rows)))
@@ -149,7 +149,7 @@ def test_the_zero_tuning_table_counts_wins_and_misses():
             + (gains.get(cell.epsilon, 0.02) if cell.line == "auto" else 0.0)
             - (0.05 if cell.line.startswith("ObjPert") else 0.0),
         }
-        for cell in wanted.cells()
+        for cell in wanted.run_keys()
     ]
     table = zero_tuning_table(Part(experiment=wanted, table=pd.DataFrame(rows)))
     assert "above the best other in 24 of 36 cells" in table
@@ -163,7 +163,7 @@ def test_the_zero_tuning_table_counts_wins_and_misses():
 def measured(name, accuracy):
     """An experiment whose every run has the accuracy of its cell."""
     wanted = experiment(name)
-    rows = [{**vars(cell), "accuracy": accuracy(cell)} for cell in wanted.cells()]
+    rows = [{**vars(cell), "accuracy": accuracy(cell)} for cell in wanted.run_keys()]
     return Part(experiment=wanted, table=pd.DataFrame(rows))
 
 

@@ -18,7 +18,7 @@ def written(folder, name, count):
     """Return results with some cells, and these cells."""
     wanted = experiment(name, fast=True)
     results = Results(folder, wanted, fast=True)
-    cells = list(wanted.cells())[:count]
+    cells = list(wanted.run_keys())[:count]
     for cell in cells:
         results.append(cell, FAKES[wanted.kind](wanted, cell))
     return wanted, results, cells
@@ -36,7 +36,7 @@ def test_rows_are_read_back_as_they_were_written(tmp_path):
 
 def test_without_a_file_nothing_is_done(tmp_path):
     results = Results(tmp_path, experiment("mnist-mlp"))
-    results.mend()
+    results.drop_partial()
     assert results.table().empty and results.done() == set()
     assert not results.path.exists()
 
@@ -57,7 +57,7 @@ def test_a_file_cut_anywhere_goes_on_and_ends_the_same(tmp_path, name):
     for cut in cuts(whole):
         results.path.write_bytes(whole[:cut])
         before = results.done()
-        results.mend()
+        results.drop_partial()
         assert results.done() == before
         seen.add(len(before))
         for cell in cells:
@@ -70,7 +70,7 @@ def test_a_file_cut_anywhere_goes_on_and_ends_the_same(tmp_path, name):
 def test_whole_results_are_not_touched_by_mending(tmp_path):
     _, results, _ = written(tmp_path, "logistic-adult", 3)
     before = results.path.stat()
-    results.mend()
+    results.drop_partial()
     assert results.path.stat().st_mtime_ns == before.st_mtime_ns
     assert results.path.stat().st_ino == before.st_ino
 
@@ -89,7 +89,7 @@ def test_a_damaged_file_is_refused_and_left_as_it_is(tmp_path, spoil, told):
     _, results, _ = written(tmp_path, "logistic-adult", 3)
     spoiled = spoil(results.path.read_text())
     results.path.write_text(spoiled)
-    for ask in (results.table, results.done, results.mend):
+    for ask in (results.table, results.done, results.drop_partial):
         with pytest.raises(ArmijoError, match="are damaged") as caught:
             ask()
         assert told in str(caught.value) and str(results.path) in str(caught.value)

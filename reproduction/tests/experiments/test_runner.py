@@ -29,11 +29,11 @@ def keys(folder, name=NAME):
 
 
 def run(folder, name=NAME, **options):
-    return reproduce(name, folder=folder, fast=True, stand_in=True, **options)
+    return reproduce(name, folder=folder, fast=True, synthetic=True, **options)
 
 
 def test_all_cells_are_run_once_and_then_none(tmp_path, made_up):
-    every = [astuple(cell) for cell in experiment(NAME, fast=True).cells()]
+    every = [astuple(cell) for cell in experiment(NAME, fast=True).run_keys()]
     first = run(tmp_path)
     assert first.new == len(every) and first.waiting == 0
     # Two that end at the same time are written in any order.
@@ -51,7 +51,7 @@ def test_only_missing_cells_are_run(tmp_path, made_up):
     path.write_text("".join(line for i, line in enumerate(lines) if i not in gone))
     del made_up[:]
     assert run(tmp_path).new == 2
-    every = [astuple(cell) for cell in experiment(NAME, fast=True).cells()]
+    every = [astuple(cell) for cell in experiment(NAME, fast=True).run_keys()]
     assert sorted(astuple(cell) for cell, _ in made_up) == sorted(missing)
     assert sorted(keys(tmp_path)) == sorted(every)
 
@@ -90,11 +90,11 @@ def test_a_deadline_starts_no_more_cells(tmp_path, made_up, monkeypatch):
     assert 3 <= outcome.new <= 5
     assert len(keys(tmp_path)) == outcome.new
     left = run(tmp_path).new
-    assert left + outcome.new == len(list(experiment(NAME, fast=True).cells()))
+    assert left + outcome.new == len(list(experiment(NAME, fast=True).run_keys()))
 
 
 def test_progress_counts_what_was_done_before(tmp_path, made_up):
-    total = len(list(experiment(NAME, fast=True).cells()))
+    total = len(list(experiment(NAME, fast=True).run_keys()))
     run(tmp_path)
     told = []
     run(tmp_path, progress=told.append)
@@ -113,7 +113,7 @@ def test_hindsight_takes_the_setting_with_the_best_mean(tmp_path):
     results = Results(tmp_path, grid, fast=True)
     chosen = "grad_clip=1.0 steps=20 step_size=1.0"
     row = dict.fromkeys(("gradients", "objectives", "batches", "updates"), 1)
-    cells = list(grid.cells())
+    cells = list(grid.run_keys())
     for cell in cells[:-1]:
         accuracy = 0.9 if cell.setting == chosen else 0.8
         results.append(
@@ -131,7 +131,7 @@ def test_hindsight_looks_at_the_ends_of_curves(tmp_path):
     grid = experiment("zero-tuning-networks-grid", fast=True)
     results = Results(tmp_path, grid, fast=True)
     chosen = "step_size=2.0"
-    for cell in grid.cells():
+    for cell in grid.run_keys():
         late = cell.setting == chosen
         results.append(
             cell,
@@ -191,7 +191,7 @@ def test_a_killed_runner_loses_no_cell_and_leaves_no_process(tmp_path, made_up):
         "import sys; from pathlib import Path\n"
         "from armijo_reproduction import reproduce\n"
         "if __name__ == '__main__':\n"
-        f"    reproduce({NAME!r}, folder=Path(sys.argv[1]), fast=True, stand_in=True)"
+        f"    reproduce({NAME!r}, folder=Path(sys.argv[1]), fast=True, synthetic=True)"
     )
     path = tmp_path / f"{NAME}-fast.csv"
     with subprocess.Popen(
@@ -202,7 +202,7 @@ def test_a_killed_runner_loses_no_cell_and_leaves_no_process(tmp_path, made_up):
         os.kill(process.pid, signal.SIGKILL)
     before = path.read_bytes()
     kept = before[: before.rfind(b"\n") + 1]
-    every = [astuple(cell) for cell in experiment(NAME, fast=True).cells()]
+    every = [astuple(cell) for cell in experiment(NAME, fast=True).run_keys()]
     done = kept.count(b"\n") - 1
     assert started and 0 < done < len(every)
     until(lambda: all(map(gone, started)))

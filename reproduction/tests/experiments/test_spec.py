@@ -6,14 +6,13 @@ from importlib.resources import files
 
 import pytest
 
-from armijo_reproduction import datasets
 from armijo.errors import ArmijoError
-from armijo_reproduction import experiment, experiment_names, spec
-from armijo_reproduction.spec import Cell, _built
 from armijo.optim import METHODS
+from armijo_reproduction import datasets, experiment, experiment_names, spec
+from armijo_reproduction.spec import RunKey, _built
 
 BOTH = [(name, fast) for name in experiment_names() for fast in (False, True)]
-CELL = Cell(
+KEY_OF_A_RUN = RunKey(
     dataset="adult",
     model="logistic",
     line="DP-SGD",
@@ -36,7 +35,7 @@ def test_every_experiment_is_read_and_names_what_exists(name, fast):
     wanted = experiment(name, fast=fast)
     assert wanted.name == name and wanted.title and wanted.group
     assert set(wanted.published()) <= set(datasets.DATASETS)
-    for line in wanted.lines:
+    for line in wanted.series:
         assert line.method in METHODS or wanted.kind == "networks"
         assert line.best_of is None or line.best_of in experiment_names()
     assert (wanted.steps > 0) == (wanted.kind == "networks")
@@ -44,7 +43,7 @@ def test_every_experiment_is_read_and_names_what_exists(name, fast):
 
 @pytest.mark.parametrize(("name", "fast"), BOTH)
 def test_cells_are_unique_and_so_are_their_seeds(name, fast):
-    cells = list(experiment(name, fast=fast).cells())
+    cells = list(experiment(name, fast=fast).run_keys())
     assert cells
     assert len({astuple(cell) for cell in cells}) == len(cells)
     # 31 bits: among 13,000 cells a few equal seeds are chance, many are a defect.
@@ -54,9 +53,9 @@ def test_cells_are_unique_and_so_are_their_seeds(name, fast):
 @pytest.mark.parametrize("name", experiment_names())
 def test_the_fast_version_is_a_smaller_experiment(name):
     whole, quick = experiment(name), experiment(name, fast=True)
-    assert len(list(quick.cells())) <= len(list(whole.cells()))
+    assert len(list(quick.run_keys())) <= len(list(whole.run_keys()))
     assert quick.rows is not None and whole.rows is None
-    assert quick.lines == whole.lines
+    assert quick.series == whole.series
 
 
 @pytest.mark.parametrize("name", experiment_names())
@@ -79,13 +78,13 @@ def test_settings_are_read_back_as_the_values_they_name(name):
 )
 def test_seeds_are_what_they_were(changed, seed):
     """Result files go on growing over versions: these numbers must not change."""
-    assert Cell(**{**vars(CELL), **changed}).seed() == seed
+    assert RunKey(**{**vars(KEY_OF_A_RUN), **changed}).seed() == seed
 
 
 def test_lines_without_noise_are_run_once_for_all_budgets():
     cells = [
         cell
-        for cell in experiment("logistic-adult").cells()
+        for cell in experiment("logistic-adult").run_keys()
         if cell.line == "non-private"
     ]
     assert {cell.fold for cell in cells} == set(range(10)) and len(cells) == 10

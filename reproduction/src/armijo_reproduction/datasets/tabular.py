@@ -28,7 +28,6 @@ class Table(NamedTuple):
     feature_names: tuple[str, ...]
 
 
-
 _BANK_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
 _BANK_LEVELS = {
     "job": (

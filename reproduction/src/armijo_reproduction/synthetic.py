@@ -1,27 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generated data in the place of real data, for machines that have none."""
+"""Synthetic data in the place of real data, for machines that have none."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from armijo_reproduction import datasets
-from armijo_reproduction.spec import MadeTable
+from armijo.jobs.census import Census, generated_census
+from armijo_reproduction.spec import SyntheticTable
 
 ROWS = 4_000
 IMAGES = 1_200
 
 
-def table_like(name: str, rows: int | None = None) -> datasets.Dataset:
-    """Return a generated census table; each name gets rows of its own."""
-    return datasets.generated_census(rows or ROWS, seed=sum(name.encode()))
+def table_like(name: str, rows: int | None = None) -> Census:
+    """Return a synthetic census table; each name gets rows of its own."""
+    return generated_census(rows or ROWS, seed=sum(name.encode()))
 
 
-def made_table(wanted: MadeTable) -> tuple[NDArray[Any], NDArray[Any]]:
+def synthetic_table(wanted: SyntheticTable) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return features of unequal spread, a tenth of them telling, and noisy labels.
 
-    >>> X, y = made_table(MadeTable(rows=50, columns=5, positive=0.2, scale=1.0))
+    >>> small = SyntheticTable(rows=50, columns=5, positive=0.2, scale=1.0)
+    >>> X, y = synthetic_table(small)
     >>> X.shape, int(y.sum())
     ((50, 5), 10)
     """
@@ -36,7 +37,7 @@ def made_table(wanted: MadeTable) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def images_like(name: str, rows: int | None = None) -> tuple[NDArray[Any], ...]:
-    """Return generated images and labels for training and for testing.
+    """Return synthetic images and labels for training and for testing.
 
     Each of ten classes has a smooth random prototype; an image is its prototype, dimmed
     and noised.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One cell of a network experiment: train, and write down the curve."""
+"""One run of a network experiment: train, and write down the curve."""
 
 import math
 import time
@@ -11,10 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from armijo_reproduction import datasets
 from armijo.errors import PrivacyLeakWarning
-from armijo_reproduction.spec import Cell, Experiment
-from armijo_reproduction.stand_ins import images_like
 from armijo.networks import models
 from armijo.networks.progress import evaluating
 from armijo.networks.train import Training, train
@@ -25,6 +22,9 @@ from armijo.privacy.mechanisms import Mechanism
 from armijo.privacy.paper import ORDERS, printed_epsilon
 from armijo.privacy.planned import planned_epsilon
 from armijo.privacy.subsampling import Subsampled
+from armijo_reproduction import datasets
+from armijo_reproduction.spec import Experiment, RunKey
+from armijo_reproduction.synthetic import images_like
 
 Images = tuple[Tensor, Tensor, Tensor, Tensor]
 _CHUNK = 1_000
@@ -32,9 +32,9 @@ _MEASURED = 5_000  # training images by which the objective is measured
 
 
 @lru_cache(maxsize=1)
-def _images(name: str, rows: int | None, stand_in: bool) -> Images:
+def _images(name: str, rows: int | None, synthetic: bool) -> Images:
     """Return training and test images with their labels."""
-    if stand_in:
+    if synthetic:
         parts = images_like(name, rows)
     else:
         kept, test = datasets.load(name).published_split()
@@ -43,16 +43,16 @@ def _images(name: str, rows: int | None, stand_in: bool) -> Images:
 
 
 def run_network(
-    experiment: Experiment, cell: Cell, options: Mapping[str, Any], *, stand_in: bool
+    experiment: Experiment, key: RunKey, options: Mapping[str, Any], *, synthetic: bool
 ) -> list[dict[str, Any]]:
-    """Train one cell and return a row for every evaluation.
+    """Train one network and return a row for every evaluation.
 
     ``spent`` is the sound epsilon of the steps so far, ``printed`` the label that the
     paper's formulas, which know equal steps only, would put on them.
     """
-    X, y, X_test, y_test = _images(cell.dataset, experiment.rows, stand_in)
-    torch.manual_seed(cell.seed())
-    model = getattr(models, cell.model)()
+    X, y, X_test, y_test = _images(key.dataset, experiment.rows, synthetic)
+    torch.manual_seed(key.seed())
+    model = getattr(models, key.model)()
     begun = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyLeakWarning)
@@ -60,13 +60,13 @@ def run_network(
             model,
             nn.CrossEntropyLoss(reduction="none"),
             (X, y),
-            Budget(epsilon=cell.epsilon, delta=experiment.delta),
-            method=experiment.line(cell.line).method,
+            Budget(epsilon=key.epsilon, delta=experiment.delta),
+            method=experiment.series_named(key.line).method,
             rate=experiment.rate,
             steps=experiment.steps,
             n_rows=len(y),
             options=options,
-            seed=cell.seed(),
+            seed=key.seed(),
         )
         return _curve(experiment, run, model, (X, y, X_test, y_test), begun)
 
