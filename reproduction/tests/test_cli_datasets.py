@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``armijo datasets``: what is printed, and what is refused."""
+"""``python -m armijo_reproduction datasets``: what is printed, and what is refused."""
 
 import json
 import re
@@ -7,9 +7,8 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from armijo.cli import app
-from armijo.errors import DatasetError
-from armijo_reproduction.datasets import DATASETS
+from armijo_reproduction.__main__ import app
+from armijo_reproduction.datasets import DATASETS, DatasetError
 
 
 @pytest.fixture

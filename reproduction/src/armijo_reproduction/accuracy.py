@@ -3,9 +3,9 @@
 
 From the root of the repository, ``python -m armijo_reproduction.accuracy run`` makes
 the missing runs and appends them to ``docs/results/accuracy.csv`` as they come; with
-``table`` instead it writes ``docs/accuracy.md``.  The tables are public, so the runs are
-seeded and carry no guarantee; accounting and noise are those of a private run.
-``accuracy.toml`` has the variants and what was measured before.
+``table`` instead it writes ``docs/accuracy.md``.  The tables are public, so the runs
+are seeded and carry no guarantee; accounting and noise are those of a private
+run.  ``accuracy.toml`` has the variants and what was measured before.
 """
 
 import csv

@@ -11,8 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from armijo.errors import DatasetError
-from armijo_reproduction.datasets.files import DataFile, without_gzip
+from armijo_reproduction.datasets import DataFile, DatasetError, files
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory):
+    """Return a function that reads bytes from a file on disk."""
+    path = tmp_path_factory.mktemp("files") / "here"
+
+    def content(file, raw):
+        path.write_bytes(raw)
+        files.forget()  # several writes may fall into one tick of the clock
+        return files.read(file, path)
+
+    return content
+
 
 CONTENT = b"a;b\n1;2\n" * 50
 
@@ -55,83 +68,62 @@ PACKINGS = {
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_every_packing_gives_the_content(packing):
-    assert FILE.content(PACKINGS[packing], where="here") == CONTENT
+def test_every_packing_gives_the_content(packing, read):
+    assert read(FILE, PACKINGS[packing]) == CONTENT
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("length", [0, 3, 20, 0.5, -1])
-def test_a_truncated_file_is_refused(packing, length):
+def test_a_truncated_file_is_refused(packing, length, read):
     raw = PACKINGS[packing]
     cut = raw[: int(len(raw) * length) if isinstance(length, float) else length]
     if packing in ("tar", "gnu tar") and CONTENT in cut:
         # Half of such a small tar archive is padding after the files.
-        assert FILE.content(cut, where="here") == CONTENT
+        assert read(FILE, cut) == CONTENT
         return
-    with pytest.raises(DatasetError, match=r"Expected here to hold rows\.csv"):
-        FILE.content(cut, where="here")
+    with pytest.raises(DatasetError, match=r"Expected .*here to hold rows\.csv"):
+        read(FILE, cut)
 
 
-def test_other_content_is_refused_with_both_digests():
+def test_other_content_is_refused_with_both_digests(read):
     with pytest.raises(DatasetError) as caught:
-        FILE.content(CONTENT + b"x", where="here")
+        read(FILE, CONTENT + b"x")
     other = hashlib.sha256(CONTENT + b"x").hexdigest()
     assert FILE.sha256 in str(caught.value) and other in str(caught.value)
 
 
 @settings(deadline=None, max_examples=300)
-@given(st.sampled_from(sorted(PACKINGS)), st.data())
-def test_wrong_bytes_never_pass_and_never_surprise(packing, data):
+@given(packing=st.sampled_from(sorted(PACKINGS)), data=st.data())
+def test_wrong_bytes_never_pass_and_never_surprise(read, packing, data):
     raw = bytearray(PACKINGS[packing])
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     try:
-        found = FILE.content(bytes(raw), where="here")
+        found = read(FILE, bytes(raw))
     except DatasetError:
         return
     assert found == CONTENT
 
 
-def test_an_archive_without_the_file_is_refused():
+def test_an_archive_without_the_file_is_refused(read):
     for raw in (_zip(other_csv=CONTENT), _tar(other_csv=CONTENT)):
-        with pytest.raises(DatasetError, match=r"holds no rows\.csv"):
-            FILE.content(raw, where="here")
+        with pytest.raises(DatasetError, match=r"no item named|holds no rows\.csv"):
+            read(FILE, raw)
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE])
-def test_only_plain_files_are_read_from_a_tar_archive(kind):
-    with pytest.raises(DatasetError, match=r"holds no rows\.csv"):
-        FILE.content(_tar(kind=kind, rows_csv=b""), where="here")
+def test_only_plain_files_are_read_from_a_tar_archive(kind, read):
+    with pytest.raises(DatasetError, match=r"no item named|holds no rows\.csv"):
+        read(FILE, _tar(kind=kind, rows_csv=b""))
 
 
-def test_tar_is_taken_off_only_where_a_file_comes_in_one():
+def test_tar_is_taken_off_only_where_a_file_comes_in_one(read):
     file = DataFile(
         name="rows.csv", folders=("rows",), sha256=hashlib.sha256(TAR).hexdigest()
     )
-    assert file.content(TAR, where="here") == TAR and file.name_for(TAR) == "rows.csv"
+    assert read(file, TAR) == TAR
 
 
-def test_gzip_is_taken_off_where_it_can_be():
-    packed = gzip.compress(CONTENT)
-    assert without_gzip(packed) == without_gzip(CONTENT) == CONTENT
-    assert without_gzip(packed[:-9]) == packed[:-9]
-
-
-def test_without_a_digest_any_content_passes():
+def test_without_a_digest_any_content_passes(read):
     file = DataFile(name="rows.csv", folders=("rows",), sha256=None)
-    assert file.content(b"anything", where="here") == b"anything"
-
-
-@pytest.mark.parametrize(
-    ("packing", "name"),
-    [
-        ("plain", "rows.csv"),
-        ("gzip", "rows.csv.gz"),
-        ("zip", "rows.zip"),
-        ("tar", "rows.tar"),
-        ("gzipped tar", "rows.tar.gz"),
-    ],
-)
-def test_the_name_on_disk_says_how_it_is_packed(packing, name):
-    assert FILE.name_for(PACKINGS[packing]) == name
-    assert name in FILE.disk_names
+    assert read(file, b"anything") == b"anything"

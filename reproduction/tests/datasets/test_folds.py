@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from armijo_reproduction.datasets import folds, generated_census
+from armijo.jobs.census import generated_census
+from armijo_reproduction.datasets import folds
 
 
 @settings(deadline=None)

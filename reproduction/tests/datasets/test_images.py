@@ -10,8 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from armijo.errors import DatasetError
-from armijo_reproduction.datasets import DATASETS, available, cache, check, images, load
+from armijo_reproduction.datasets import (
+    DATASETS,
+    DatasetError,
+    available,
+    check,
+    files,
+    images,
+    load,
+)
 
 # Of the unpacked files, as recorded by the publishers and their users.
 CONTENT_MD5 = {
@@ -89,7 +96,7 @@ def test_neighboring_pixels_are_alike_in_both_directions(name):
 def test_contents_have_the_recorded_md5(name):
     _loaded(name)
     for file, digest in zip(DATASETS[name].files, CONTENT_MD5[name], strict=True):
-        content = cache.read_content(file, cache.locate(file))
+        content = files.read(file, files.locate(file))
         assert hashlib.md5(content).hexdigest() == digest
     assert {status.state for status in check(name)} == {"verified"}
 
@@ -110,7 +117,7 @@ def test_the_published_subset_holds_all_that_can_be_cut_from_it():
 
 def _contents(name):
     files = DATASETS[name].files
-    return [cache.read_content(file, cache.locate(file)) for file in files]
+    return [files.read(file, files.locate(file)) for file in files]
 
 
 def test_the_subset_is_not_called_cifar_10():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bands of the fast versions on generated data: what a working method stays in.
+"""Bands of the fast versions on synthetic data: what a working method stays in.
 
-``python -m reproduction.tests.experiments.bands [NAME...]`` measures all of them again, or some, in
-a few minutes, and writes ``bands.json``.  Do that when a fast version or a method was
-changed on purpose, and look at the difference.
+``python -m reproduction.tests.experiments.bands [NAME...]`` measures all of them again,
+or some, in a few minutes, and writes ``bands.json``.  Do that when a fast version or a
+method was changed on purpose, and look at the difference.
 
 A band is the mean of a few runs with other noise, plus and minus a margin: four times
 the standard deviation of these runs, but no less than ``MARGINS``.  The objective is
@@ -60,9 +60,9 @@ def in_this_process() -> "patch":
 def run_fast(name: str, folder: Path) -> pd.DataFrame:
     """Run a fast version, and first those whose best settings it takes."""
     with in_this_process():
-        for line in experiment(name, fast=True).series:
-            if line.best_of is not None:
-                reproduce(line.best_of, folder=folder, fast=True, synthetic=True)
+        for series in experiment(name, fast=True).series:
+            if series.best_of is not None:
+                reproduce(series.best_of, folder=folder, fast=True, synthetic=True)
         reproduce(name, folder=folder, fast=True, synthetic=True)
     return last_rows(name, folder)
 

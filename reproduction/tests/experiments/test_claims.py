@@ -8,17 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from armijo_reproduction import experiment
-from armijo_reproduction.claims import (
+from armijo_reproduction.page import CLAIMS
+from armijo_reproduction.summary import Part, paired_diff
+from armijo_reproduction.verdicts import (
     FAILS,
     HOLDS,
     NOISE,
     NOT_RUN,
     ONLY_PRINTED,
     WinCount,
-    found_of,
 )
-from armijo_reproduction.page import CLAIMS
-from armijo_reproduction.summary import Part, paired_diff
 
 VERDICTS = {HOLDS, FAILS, NOISE, ONLY_PRINTED}
 CLEAR, TIED = {0: 0.02, 1: 0.021, 2: 0.019}, {0: 0.02, 1: -0.02, 2: 0.001}
@@ -42,7 +41,7 @@ def test_parameters_are_judged_under_both_accountings(sound, printed, verdict):
     def accuracy(line, epsilon, setting):
         return (printed if line.endswith("(printed)") else sound).get(setting, 0.8)
 
-    found = found_of(claim("Laplace noise"), [convex("search-noise", accuracy)])
+    found = claim("Laplace noise").finding([convex("search-noise", accuracy)])
     assert found.verdict == verdict
     assert found.measured.count("mean difference") == 2
     assert "Printed accounting" in found.measured
@@ -131,12 +130,12 @@ def test_a_single_run_decides_nothing():
 
 
 def test_without_results_no_claim_is_judged():
-    assert {found_of(each, []).verdict for each in CLAIMS} == {NOT_RUN}
+    assert {each.finding([]).verdict for each in CLAIMS} == {NOT_RUN}
 
 
 def test_every_claim_is_judged_on_whole_results(parts):
     for each in CLAIMS:
-        found = found_of(each, parts)
+        found = each.finding(parts)
         assert found.verdict in VERDICTS and found.measured, each.text
     assert len({each.text for each in CLAIMS}) == len(CLAIMS) == 33
 
@@ -148,7 +147,7 @@ def test_ordering_under_either_accounting():
         def accuracy(line, epsilon, setting):
             return {"DP-BLGD": sound, "DP-BLGD (printed)": printed}.get(line, 0.8)
 
-        return found_of(claim(text), [convex("logistic-bank", accuracy)]).verdict
+        return claim(text).finding([convex("logistic-bank", accuracy)]).verdict
 
     assert verdict(0.85, 0.75) == HOLDS
     assert verdict(0.75, 0.85) == ONLY_PRINTED
@@ -161,9 +160,9 @@ def test_a_claim_about_small_budgets_looks_at_small_budgets():
     def accuracy(line, epsilon, setting):
         return 0.7 if line == "ObjPert" and epsilon <= 0.1 else 0.8
 
-    found = found_of(claim("ObjPert is low"), [convex("svm-bank", accuracy)])
+    found = claim("ObjPert is low").finding([convex("svm-bank", accuracy)])
     assert found.verdict == HOLDS and "above in 6 of 6 cells" in found.measured
-    sgd = found_of(claim("DP-SGD is low"), [convex("svm-bank", accuracy)])
+    sgd = claim("DP-SGD is low").finding([convex("svm-bank", accuracy)])
     assert sgd.verdict == NOISE
 
 
@@ -180,12 +179,12 @@ def test_three_of_four_data_sets():
         ]
 
     three = claim("The three outperform Outpert-RSGD on 3 of 4")
-    assert found_of(three, parts("adult", "ipums-br", "census")).verdict == HOLDS
-    assert found_of(three, parts("adult", "census")).verdict == FAILS
-    assert found_of(three, parts("adult")[:2]).verdict == NOT_RUN
+    assert three.finding(parts("adult", "ipums-br", "census")).verdict == HOLDS
+    assert three.finding(parts("adult", "census")).verdict == FAILS
+    assert three.finding(parts("adult")[:2]).verdict == NOT_RUN
     bank = claim("On Bank Outpert-RSGD")
-    assert found_of(bank, parts("adult")).verdict == HOLDS
-    assert found_of(bank, parts("bank")).verdict == FAILS
+    assert bank.finding(parts("adult")).verdict == HOLDS
+    assert bank.finding(parts("bank")).verdict == FAILS
 
 
 def test_the_best_value_of_a_parameter():
@@ -195,7 +194,7 @@ def test_the_best_value_of_a_parameter():
         def accuracy(line, epsilon, setting):
             return 0.8 + (lead if setting == "slope=0.5" else 0.0)
 
-        return found_of(best, [convex("armijo-slope", accuracy)]).verdict
+        return best.finding([convex("armijo-slope", accuracy)]).verdict
 
     assert verdict(0.02) == HOLDS
     assert verdict(-0.02) == FAILS
@@ -208,7 +207,7 @@ def test_robust_means_a_small_spread(spread, verdict):
         low = epsilon == 0.2 and setting == "shrink=0.3"
         return 0.8 - (spread if low else 0.0)
 
-    found = found_of(claim("Robust to beta"), [convex("step-shrink", accuracy)])
+    found = claim("Robust to beta").finding([convex("step-shrink", accuracy)])
     assert found.verdict == verdict and "beta = 0.3" in found.measured
 
 
@@ -217,7 +216,7 @@ def test_evaluations_are_judged_in_passes(count, verdict):
     part = convex("evaluations", lambda *_: 0.8)
     tenth = part.table["setting"] == "rate=0.1"
     part.table.loc[tenth, ["gradients", "objectives"]] = [count, 4 * count]
-    found = found_of(claim("Batches greatly reduce"), [part])
+    found = claim("Batches greatly reduce").finding([part])
     assert found.verdict == verdict
     assert f"{count:.0f} batches of a tenth" in found.measured
 
@@ -231,7 +230,7 @@ def test_the_two_sides_of_the_clip_claim(low, high, verdict):
         gain = low if epsilon == 0.05 else high
         return 0.8 + (0.0 if setting == "clip_decay=0.0" else gain)
 
-    found = found_of(claim("A decaying clip"), [convex("clip-decay", accuracy)])
+    found = claim("A decaying clip").finding([convex("clip-decay", accuracy)])
     assert found.verdict == verdict
 
 
@@ -240,7 +239,7 @@ def test_the_two_sides_of_the_clip_claim(low, high, verdict):
 )
 def test_who_is_sooner_at_high_accuracy(pace, verdict):
     part = networks("mnist-mlp", **{"DP-BLSGD": (0.9, pace)})
-    found = found_of(claim("MLP: high accuracy in fewer"), [part])
+    found = claim("MLP: high accuracy in fewer").finding([part])
     assert found.verdict == verdict and "iterations until" in found.measured
 
 
@@ -249,13 +248,13 @@ def test_networks_by_their_final_values():
     behind = networks("cifar-cnn", **{"DP-BLSGD": (0.85, 1.0)})
     level = networks("cifar-cnn")
     for text in ("CIFAR-10: better final accuracy", "CIFAR-10: lower objective"):
-        verdicts = [found_of(claim(text), [p]).verdict for p in (ahead, behind, level)]
+        verdicts = [claim(text).finding([p]).verdict for p in (ahead, behind, level)]
         assert verdicts == [HOLDS, FAILS, NOISE], text
 
 
 def test_steps_that_fall_and_steps_that_rise():
     part = networks("mnist-cnn")
     falls = claim("The chosen step size falls")
-    assert found_of(falls, [part]).verdict == HOLDS
+    assert falls.finding([part]).verdict == HOLDS
     part.table["step_size"] = 2.0 - part.table["step_size"]
-    assert found_of(falls, [part]).verdict == FAILS
+    assert falls.finding([part]).verdict == FAILS

@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 
 from armijo.errors import ArmijoError
-from armijo_reproduction import experiment, experiment_names
-from armijo_reproduction.claims import NOT_RUN
+from armijo_reproduction import accuracy, experiment, experiment_names
 from armijo_reproduction.figures import FIGURES
 from armijo_reproduction.page import (
     CAPTIONS,
@@ -22,14 +21,15 @@ from armijo_reproduction.page import (
 )
 from armijo_reproduction.results import BUILDS, build
 from armijo_reproduction.summary import Part, in_group, load_parts, mean_of
-from armijo_reproduction.tables import tables_page
-from armijo_reproduction.tables_tuning import (
+from armijo_reproduction.tables import (
     ablation_table,
     robust_table,
+    tables_page,
     zero_tuning_table,
 )
+from armijo_reproduction.verdicts import NOT_RUN
 
-PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reproduction.md"
 
 
 def cells_of(table):
@@ -76,7 +76,7 @@ def test_claims_without_results_say_so():
 def test_runs_and_hours_add_up(parts):
     rows = cells_of(runs_table(parts))[2:]
     assert len(rows) == len(experiment_names()) + 1
-    by_name = {row[0].strip("`").split()[-1]: row for row in rows}
+    by_name = {row[0].strip("`").split("=")[-1]: row for row in rows}
     total = sum(1 for _ in experiment("svm-bank").run_keys())
     done = len(in_group(parts, "svm")[-1].table)
     assert by_name["svm-bank"][1] == f"{done:,} of {total:,}"
@@ -192,3 +192,15 @@ def test_the_ablation_table_pairs_each_line_with_the_whole_method():
     assert leads.pop("auto, last iterate").startswith("-0.0050 ± 0.0000")
     assert all(lead.startswith("+0.0000") for lead in leads.values())
     assert body[0][1] == "0.8200"
+
+
+def test_the_commands_of_the_documentation_name_experiments():
+    pages = [PAGE.parents[1] / "README.md", *PAGE.parent.glob("*.md")]
+    texts = [page.read_text(encoding="utf-8") for page in pages]
+    names = [name for text in texts for name in re.findall(r"NAME=([\w-]+)", text)]
+    assert len(names) > 30 and set(names) == set(experiment_names())
+
+
+def test_the_page_of_accuracies_is_written_from_its_results(monkeypatch):
+    monkeypatch.chdir(PAGE.parents[1])
+    assert accuracy.table() == accuracy.TABLE.read_text(encoding="utf-8")

@@ -97,7 +97,7 @@ def test_parts_come_in_the_order_of_the_paper(fakes):
 
 
 def test_no_results_yet(tmp_path):
-    with pytest.raises(ArmijoError, match=r"no results in .*armijo reproduce NAME"):
+    with pytest.raises(ArmijoError, match=r"no results in .* run NAME"):
         load_parts(tmp_path)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fast versions against stored bands: everything convex but the two large groups."""
+"""Fast versions against stored bands."""
 
 import math
 
@@ -16,20 +16,14 @@ from reproduction.tests.experiments.bands import (
     stored,
 )
 
-NAMES = [
-    name
-    for name in experiment_names()
-    if experiment(name).kind == "convex"
-    and experiment(name).group not in ("logistic", "svm")
-]
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("bands")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", experiment_names())
 def test_the_fast_version_stays_in_its_bands(name, folder):
     assert outside(run_fast(name, folder), stored()[name]) == []
 
