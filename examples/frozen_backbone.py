@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 import armijo
-from armijo import Budget, datasets
+from armijo import Budget
 from armijo.networks import cnn_small
+from armijo_reproduction import datasets
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
 

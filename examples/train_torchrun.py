@@ -18,8 +18,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import armijo
-from armijo import Budget, datasets
+from armijo import Budget
 from armijo.networks import cnn_small
+from armijo_reproduction import datasets
 
 Examples = tuple[Tensor, Tensor]
 

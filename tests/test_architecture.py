@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = sorted((ROOT / "src").rglob("*.py"))
+SOURCES = sorted(
+    path for top in ("src", "reproduction/src") for path in (ROOT / top).rglob("*.py")
+)
 SPDX = "# SPDX-License-Identifier: Apache-2.0"
 
-FOLDERS = (".ci", "benchmarks", "docs", "examples", "experiments", "src", "tests")
+FOLDERS = (".ci", "benchmarks", "docs", "examples", "reproduction", "src", "tests")
 TEXT_ENDINGS = {"", ".cfg", ".ini", ".json", ".md", ".py", ".toml", ".txt", ".yaml"}
 TEXT_ENDINGS |= {".yml", ".jinja", ".html", ".css", ".sh"}
 # A path counts where it begins, so that the middle of a web address does not. One

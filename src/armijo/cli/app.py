@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import armijo
-from armijo.cli import account, audit, datasets, demo, figures, reproduce, tables
+from armijo.cli import account, audit, demo, tables
 from armijo.cli.output import fail
 from armijo.errors import ArmijoError, BudgetExceeded, Diverged
 
@@ -31,9 +31,6 @@ app.command("predict")(tables.predict)
 app.command("show")(tables.show)
 app.command("demo")(demo.demo)
 app.command("audit")(audit.audit)
-app.command("reproduce")(reproduce.reproduce)
-app.command("figures")(figures.figures)
-app.add_typer(datasets.app, name="datasets")
 
 
 def _print_version(asked: bool) -> None:
