@@ -15,6 +15,7 @@ from armijo.data import fixed_point, sources
 from armijo.data.lattice import RoundedRows
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.query import BoundedQuery, Rows
+from armijo.methods.armijo_search import ArmijoSearch, Direction
 from armijo.objectives import LinearObjective
 from armijo.objectives.losses import (
     FAR,
@@ -24,8 +25,6 @@ from armijo.objectives.losses import (
 from armijo.privacy.budget import Budget
 from armijo.privacy.filter import PrivacyFilter
 from armijo.privacy.mechanisms import Gaussian
-from armijo.search import ArmijoSearch
-from armijo.search.armijo import Direction
 from tests.data.lattice_doubles import few_bits, on_lattice
 
 LOSSES = ("logistic", "hinge", "huber", "softmax")

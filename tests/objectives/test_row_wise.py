@@ -17,6 +17,9 @@ import armijo.data.lattice as lattice
 import armijo.objectives.losses as losses_module
 from armijo.data import fixed_point
 from armijo.data.query import LatticeSum, Rows
+from armijo.methods import auto_moments
+from armijo.methods.auto_frame import Frame
+from armijo.methods.auto_search import FACTORS, ThreePoints
 from armijo.objectives import LinearObjective
 from armijo.objectives.elementwise import (
     _same_everywhere,
@@ -24,9 +27,6 @@ from armijo.objectives.elementwise import (
     sigmoid,
     softplus,
 )
-from armijo.optim import auto_moments
-from armijo.optim.auto_frame import Frame
-from armijo.optim.auto_search import FACTORS, ThreePoints
 
 D = 11
 SIZES = (1, 2, 3, 5, 8, 17, 100, 501, 2000)

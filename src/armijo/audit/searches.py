@@ -16,6 +16,7 @@ import torch
 
 from armijo.audit.games import Claim
 from armijo.data.private import BatchPlan, PrivateDataset
+from armijo.methods.armijo_search import ArmijoSearch, Direction
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.above_threshold import AboveThreshold
@@ -23,7 +24,6 @@ from armijo.privacy.budget import Budget, FloatArray
 from armijo.privacy.calibrate import order_for
 from armijo.privacy.filter import PrivacyFilter
 from armijo.privacy.plan_noise import renyi_noise_for_plan
-from armijo.search.armijo import ArmijoSearch, Direction
 
 _TRIES = 3
 _FEATURE = 10.0

@@ -22,12 +22,12 @@ from armijo.estimators.leaky import LeakyDiagnostics
 from armijo.estimators.parameters import MethodParameters
 from armijo.estimators.plotting import plot_history
 from armijo.estimators.run import RunResult, RunSettings, check, train
+from armijo.methods.base import StepRecord
 from armijo.noise import as_seed
 from armijo.objectives.linear import LinearObjective
-from armijo.optim.loop import StepRecord
-from armijo.optim.methods import method_settings
 from armijo.privacy.budget import Neighboring
 from armijo.privacy.statement import PrivacyStatement
+from armijo.registry import method_settings
 
 
 class PrivateLinearClassifier(ClassifierMixin, MethodParameters):

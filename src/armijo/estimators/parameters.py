@@ -38,7 +38,7 @@ class MethodParameters(BaseEstimator):
     budget : Budget or None
         The same as one object.  With it, ``epsilon`` and ``delta`` keep their defaults.
     method : str
-        One of :data:`armijo.optim.METHODS`: the algorithm.  "auto" has nothing to set.
+        The algorithm, of :data:`armijo.registry.METHODS`.  "auto" has nothing to set.
     loss : str or None
         None is the class's own loss; :class:`PrivateLinearSVC` also takes "huber".
     options : mapping or None

@@ -13,13 +13,13 @@ from armijo import _validate
 from armijo.data.query import Matrix
 from armijo.estimators.labels import for_loss, positions
 from armijo.estimators.run import RunSettings, train
+from armijo.methods.base import StepRecord
 from armijo.noise import Seed, as_seed
 from armijo.objectives.linear import LinearObjective, LossName
-from armijo.optim.accounts import Accounting
-from armijo.optim.loop import StepRecord
-from armijo.optim.methods import method_settings
 from armijo.privacy.budget import Budget, Guarantee, Neighboring, as_budget
 from armijo.privacy.statement import PrivacyStatement
+from armijo.registry import method_settings
+from armijo.training.accounts import Accounting
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def solve(
         Rows, and labels -1 and +1 (class indices for softmax).  A row with another
         label is blank: it adds nothing to any sum, and nothing tells of it.
     method : str
-        One of :data:`armijo.optim.METHODS`.
+        One of :data:`armijo.registry.METHODS`.
     budget : Budget or None
         The (epsilon, delta) of the guarantee.
     epsilon, delta : float or None

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from armijo.errors import ArmijoError
-from armijo.optim.checkpoint import (
+from armijo.methods.base import S
+from armijo.training.checkpoint import (
     UNREADABLE,
     Position,
     position_from,
@@ -26,7 +27,6 @@ from armijo.optim.checkpoint import (
     state_from_values,
     state_to_values,
 )
-from armijo.optim.loop import S
 
 FORMAT = "armijo-training"
 VERSION = 2
