@@ -7,22 +7,24 @@ from typing import Any
 
 from armijo import _validate
 from armijo.baselines.agd import AGDSettings
-from armijo.baselines.amp import AMPSettings
 from armijo.baselines.hyfree import HyFreeSettings
-from armijo.baselines.majority import MajoritySettings
-from armijo.baselines.nonprivate import NonPrivateSettings
-from armijo.baselines.objpert import KSTSettings, ObjPertSettings, PureObjPertSettings
-from armijo.baselines.outpert_gd import OutpertGDSettings
-from armijo.baselines.outpert_rsgd import OutpertRSGDSettings
+from armijo.baselines.objpert import (
+    AMPSettings,
+    KSTSettings,
+    ObjPertSettings,
+    PureObjPertSettings,
+)
+from armijo.baselines.outpert import OutpertGDSettings, OutpertRSGDSettings
 from armijo.baselines.privgene import PrivGeneSettings
+from armijo.baselines.trivial import MajoritySettings, NonPrivateSettings
 from armijo.baselines.tuned import TunedSGDSettings
 from armijo.methods.auto import AutoSettings
+from armijo.methods.base import MethodSettings
 from armijo.methods.line_search import (
     LINE_SEARCHES,
     line_search_settings,
     line_search_takes,
 )
-from armijo.methods.problem import MethodSettings
 from armijo.methods.sgd import AdamSettings, SGDSettings
 
 SETTINGS: dict[str, type[MethodSettings]] = {

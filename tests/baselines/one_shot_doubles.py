@@ -10,7 +10,7 @@ from scipy import stats
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.query import Rows
 from armijo.estimators.run import RunResult, RunSettings, train
-from armijo.methods.problem import Problem
+from armijo.methods.base import Problem
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.budget import Budget, Neighboring

@@ -14,7 +14,7 @@ from armijo.baselines.agd import AGD, AGDSettings
 from armijo.data.private import PrivateBatch, PrivateDataset
 from armijo.data.query import BoundedQuery, Rows
 from armijo.methods import minimize
-from armijo.methods.problem import Problem
+from armijo.methods.base import Problem
 from armijo.noise import Randomness
 from armijo.objectives import LinearObjective
 from armijo.privacy.budget import Budget

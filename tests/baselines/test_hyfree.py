@@ -12,13 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import logsigmoid
 
-from armijo.baselines.hyfree import HyFree, HyFreeSettings
+from armijo.baselines.hyfree import HyFree, HyFreeSettings, parabola_minimum
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.estimators import PrivateLogisticRegression
-from armijo.methods.base import minimize
-from armijo.methods.parabola import parabola_minimum
-from armijo.methods.problem import Problem
+from armijo.methods.base import Problem, minimize
 from armijo.noise import Randomness, poisson_coins
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.accountant import Accountant

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from armijo.baselines.majority import Majority, MajoritySettings
 from armijo.baselines.selection import OnlySelection
+from armijo.baselines.trivial import Majority, MajoritySettings
 from armijo.estimators import PrivateLogisticRegression
-from armijo.methods.problem import Problem
+from armijo.methods.base import Problem
 from armijo.objectives import LinearObjective
 from armijo.privacy.budget import Budget
 from tests.baselines.choice_law import log_laws, run, zeros

@@ -10,13 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from armijo.baselines.fitness import largest_spread
-from armijo.baselines.privgene import PrivGeneSettings
-from armijo.baselines.privgene_original import PrivGeneOriginal
-from armijo.baselines.privgene_simplified import PrivGeneSimplified
+from armijo.baselines.privgene import (
+    PrivGeneOriginal,
+    PrivGeneSettings,
+    PrivGeneSimplified,
+    largest_spread,
+)
 from armijo.data.private import PrivateDataset
 from armijo.methods import minimize
-from armijo.methods.problem import Problem
+from armijo.methods.base import Problem
 from armijo.objectives import LinearObjective
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.mechanisms import NoisyMax

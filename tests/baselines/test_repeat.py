@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from armijo.baselines.repeat import best_run, stop_chance
+from armijo.baselines.tuned import best_run, stop_chance
 from armijo.noise import SeededBits
 from armijo.privacy.mechanisms import Gaussian
 from armijo.privacy.selection import RepeatAndSelect

@@ -11,8 +11,7 @@ from armijo.baselines.tuned import TunedSGD, TunedSGDSettings, TunedState
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.errors import BudgetExceeded
-from armijo.methods.base import minimize
-from armijo.methods.problem import Problem
+from armijo.methods.base import Problem, minimize
 from armijo.methods.sgd import SGD
 from armijo.noise import Randomness, SeededBits
 from armijo.objectives.linear import LinearObjective

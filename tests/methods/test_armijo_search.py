@@ -13,7 +13,8 @@ from scipy import stats
 from armijo.data.fixed_point import number_sum
 from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.data.query import BoundedQuery, Rows
-from armijo.methods.armijo_search import ArmijoSearch, Direction, StepChoice
+from armijo.methods.armijo_search import ArmijoSearch, StepChoice
+from armijo.methods.base import Direction
 from armijo.noise import Randomness
 from armijo.objectives import LinearObjective
 from armijo.privacy.above_threshold import AboveThreshold

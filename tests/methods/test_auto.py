@@ -14,11 +14,9 @@ from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
 from armijo.estimators.solve import solve
-from armijo.methods.auto import AutoSettings
-from armijo.methods.auto_frame import Frame
-from armijo.methods.auto_rules import MOST_FEATURES
-from armijo.methods.base import minimize
-from armijo.methods.problem import Problem
+from armijo.methods.auto import MOST_FEATURES, AutoSettings
+from armijo.methods.auto_queries import Frame
+from armijo.methods.base import Problem, minimize
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.budget import Budget

@@ -15,10 +15,8 @@ from scipy import sparse
 from armijo.data import fixed_point
 from armijo.data.centered_rows import CenteredRows
 from armijo.data.query import LatticeSum, OuterProduct, Rows
-from armijo.methods import auto_moments
-from armijo.methods.auto_curvature import Curvature, spectrum
-from armijo.methods.auto_frame import Frame
-from armijo.methods.auto_search import FACTORS, ThreePoints
+from armijo.methods import auto_queries
+from armijo.methods.auto_queries import FACTORS, Curvature, Frame, ThreePoints, spectrum
 from armijo.objectives.linear import LinearObjective
 from tests.data.lattice_doubles import on_lattice
 
@@ -61,23 +59,23 @@ def frame(loss="logistic", center=None, radius=1.0, clip=0.7, constant=0.4):
 class TestSensitivity:
     @given(TABLES)
     def test_histogram(self, X):
-        query = auto_moments.norm_histogram(D)
+        query = auto_queries.norm_histogram(D)
         assert moved(query, X) <= query.bound
         assert total(query, X).sum() <= len(X)
 
     @given(TABLES, CENTERS, SCALES)
     def test_second_moments(self, X, center, radius):
-        query = auto_moments.second_moments(center, radius)
+        query = auto_queries.second_moments(center, radius)
         assert moved(query, X) <= query.bound
 
     @given(TABLES, SCALES)
     def test_sums_of_rows_and_squares(self, X, norm):
-        for query in (auto_moments.row_sum(norm), auto_moments.square_sum(norm)):
+        for query in (auto_queries.row_sum(norm), auto_queries.square_sum(norm)):
             assert moved(query, X) <= query.bound
 
     @given(TABLES, SCALES)
     def test_squares_need_no_clip(self, X, norm):
-        found = auto_moments.square_sum(norm).contributions(Rows(X, None))
+        found = auto_queries.square_sum(norm).contributions(Rows(X, None))
         assert np.nanmax(np.abs(found), initial=0.0) <= 1
 
     @given(TABLES, CENTERS, SCALES, WEIGHTS, st.sampled_from(["logistic", "hinge"]))
@@ -103,10 +101,10 @@ class TestSensitivity:
         for query in (
             here.gradient_sum(model),
             points.query(model, 0.5 * model),
-            auto_moments.norm_histogram(D, seen),
-            auto_moments.row_sum(3.0, seen),
-            auto_moments.square_sum(3.0, seen),
-            auto_moments.second_moments(center, 2.0, seen),
+            auto_queries.norm_histogram(D, seen),
+            auto_queries.row_sum(3.0, seen),
+            auto_queries.square_sum(3.0, seen),
+            auto_queries.second_moments(center, 2.0, seen),
         ):
             for kind in (np.asarray, sparse.csr_matrix):
                 found = total(query, kind(X), y)
@@ -118,7 +116,7 @@ class TestExactness:
     def test_second_moments_do_not_depend_on_the_order(self):
         rng = np.random.default_rng(1)
         X = rng.normal(size=(20_000, D))
-        query = auto_moments.second_moments(np.full(D, 0.1), 1.3)
+        query = auto_queries.second_moments(np.full(D, 0.1), 1.3)
         assert total(query, X).tolist() == total(query, X[::-1]).tolist()
         halves = total(query, X[:777]) + total(query, X[777:])
         assert halves.tolist() == total(query, X).tolist()
@@ -128,14 +126,14 @@ class TestExactness:
         X = rng.normal(size=(500, D))
         u = (X - 0.1) / 1.3
         u /= np.maximum(np.linalg.norm(u, axis=1), 1)[:, None]
-        found = total(auto_moments.second_moments(np.full(D, 0.1), 1.3), X)
+        found = total(auto_queries.second_moments(np.full(D, 0.1), 1.3), X)
         assert found.reshape(D, D) == pytest.approx(u.T @ u, rel=2e-3)
 
     def test_histogram_counts_norms(self):
         X = np.zeros((7, D))
         X[:5, 0] = 0.9 * math.sqrt(D)
         X[5, 1] = 1e-30
-        counts = total(auto_moments.norm_histogram(D), X)
+        counts = total(auto_queries.norm_histogram(D), X)
         assert counts[40] == 5
         assert counts[0] == 1
         assert counts.sum() == 6  # a row of zeros says nothing of the scale
@@ -155,30 +153,30 @@ class TestScale:
     def test_a_clear_norm_is_found(self, norm):
         X = np.random.default_rng(0).normal(size=(5000, D))
         X *= norm / np.linalg.norm(X, axis=1)[:, None]
-        counts = total(auto_moments.norm_histogram(D), X)
+        counts = total(auto_queries.norm_histogram(D), X)
         noise = 50.0
         counts = counts + noise * np.random.default_rng(1).normal(size=counts.size)
-        found = auto_moments.chosen_norm(counts, noise, D)
+        found = auto_queries.chosen_norm(counts, noise, D)
         assert norm <= found <= 2 * norm
 
     def test_noise_alone_is_nearly_always_no_scale(self):
         rng = np.random.default_rng(2)
         found = [
-            auto_moments.chosen_norm(rng.normal(size=81), 1.0, D) for _ in range(300)
+            auto_queries.chosen_norm(rng.normal(size=81), 1.0, D) for _ in range(300)
         ]
-        unknown = math.sqrt(D) * 2.0**auto_moments.OCTAVES
+        unknown = math.sqrt(D) * 2.0**auto_queries.OCTAVES
         assert np.mean(np.array(found) == unknown) > 0.9
 
     def test_the_radius_errs_upward(self):
         center = np.array([1.0, 0.0, 0.0])
-        assert auto_moments.radius(5.0, center, 3.0, 0.0) == 2.0
-        assert auto_moments.radius(5.0, center, 3.0, 0.05) > 2.0
-        assert auto_moments.radius(-9.0, center, 3.0, 0.0) == pytest.approx(0.3)
-        assert auto_moments.radius(99.0, center, 3.0, 0.0) == 3.0
+        assert auto_queries.radius(5.0, center, 3.0, 0.0) == 2.0
+        assert auto_queries.radius(5.0, center, 3.0, 0.05) > 2.0
+        assert auto_queries.radius(-9.0, center, 3.0, 0.0) == pytest.approx(0.3)
+        assert auto_queries.radius(99.0, center, 3.0, 0.0) == 3.0
 
     def test_a_mean_within_its_noise_is_zero(self):
-        assert not auto_moments.shrunk_mean(np.full(4, 0.1), 0.2).any()
-        kept = auto_moments.shrunk_mean(np.full(4, 10.0), 0.2)
+        assert not auto_queries.shrunk_mean(np.full(4, 0.1), 0.2).any()
+        kept = auto_queries.shrunk_mean(np.full(4, 10.0), 0.2)
         assert kept == pytest.approx(np.full(4, 10.0), rel=1e-3)
 
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.data.sources import TensorRows
-from armijo.methods.armijo_search import Direction
 from armijo.methods.auto_network import FACTORS, NetworkAuto, SearchedState, _evidence
-from armijo.methods.base import minimize
+from armijo.methods.base import Direction, minimize
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
 from armijo.objectives.module import ModuleObjective, as_module

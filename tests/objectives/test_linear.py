@@ -15,7 +15,8 @@ from armijo.data import fixed_point, sources
 from armijo.data.lattice import RoundedRows
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.query import BoundedQuery, Rows
-from armijo.methods.armijo_search import ArmijoSearch, Direction
+from armijo.methods.armijo_search import ArmijoSearch
+from armijo.methods.base import Direction
 from armijo.objectives import LinearObjective
 from armijo.objectives.losses import (
     FAR,

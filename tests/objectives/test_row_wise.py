@@ -17,9 +17,8 @@ import armijo.data.lattice as lattice
 import armijo.objectives.losses as losses_module
 from armijo.data import fixed_point
 from armijo.data.query import LatticeSum, Rows
-from armijo.methods import auto_moments
-from armijo.methods.auto_frame import Frame
-from armijo.methods.auto_search import FACTORS, ThreePoints
+from armijo.methods import auto_queries
+from armijo.methods.auto_queries import FACTORS, Frame, ThreePoints
 from armijo.objectives import LinearObjective
 from armijo.objectives.elementwise import (
     _same_everywhere,
@@ -61,10 +60,10 @@ def queries(objective):
         "right": objective.correct_sum(w),
         "auto gradient": frame.gradient_sum(w),
         "auto search": points.query(w, step),
-        "norms": auto_moments.norm_histogram(D, seen),
-        "mean": auto_moments.row_sum(3.0, seen),
-        "squares": auto_moments.square_sum(3.0, seen),
-        "moments": auto_moments.second_moments(frame.center, 2.0, seen),
+        "norms": auto_queries.norm_histogram(D, seen),
+        "mean": auto_queries.row_sum(3.0, seen),
+        "squares": auto_queries.square_sum(3.0, seen),
+        "moments": auto_queries.second_moments(frame.center, 2.0, seen),
     }
     if objective.loss != "softmax":
         many = torch.from_numpy(rng.normal(size=(5, objective.size)))

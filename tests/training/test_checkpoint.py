@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from armijo.errors import ArmijoError
 from armijo.estimators.run import RunSettings, train
 from armijo.methods import BLSGD, LineSearchSettings, StepRecord
-from armijo.methods.armijo_search import Direction
-from armijo.methods.descent import SearchState
-from armijo.methods.line_search import LINE_SEARCHES
+from armijo.methods.base import Direction
+from armijo.methods.line_search import LINE_SEARCHES, SearchState
 from armijo.objectives import LinearObjective
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.ledger import read_ledger

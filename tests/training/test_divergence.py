@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from armijo.baselines.privgene_original import PopulationState
+from armijo.baselines.privgene import PopulationState
 from armijo.errors import ArmijoError, Diverged
 from armijo.estimators import PrivateLogisticRegression
 from armijo.estimators import run as run_module
 from armijo.estimators.run import RunSettings, train
-from armijo.methods.armijo_search import Direction
-from armijo.methods.base import StepRecord
+from armijo.methods.base import Direction, StepRecord
 from armijo.methods.sgd import GradientState
 from armijo.objectives import LinearObjective
 from armijo.privacy.budget import Budget, Neighboring

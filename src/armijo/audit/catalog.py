@@ -21,7 +21,7 @@ from armijo.audit.one_run import DELTA, TRAINERS, OneRun
 from armijo.audit.runs import RunGame, Table
 from armijo.audit.searches import SearchGame
 from armijo.audit.support import SupportGame
-from armijo.methods.problem import MethodSettings
+from armijo.methods.base import MethodSettings
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.registry import METHODS, SETTINGS, method_settings, parameters_of

@@ -19,8 +19,7 @@ import torch
 
 from armijo.audit.games import Claim
 from armijo.data.private import PrivateDataset
-from armijo.methods.base import Method, StepRecord, minimize
-from armijo.methods.problem import MethodSettings, Problem
+from armijo.methods.base import Method, MethodSettings, Problem, StepRecord, minimize
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.accountant import Accountant

@@ -16,7 +16,8 @@ import torch
 
 from armijo.audit.games import Claim
 from armijo.data.private import BatchPlan, PrivateDataset
-from armijo.methods.armijo_search import ArmijoSearch, Direction
+from armijo.methods.armijo_search import ArmijoSearch
+from armijo.methods.base import Direction
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.above_threshold import AboveThreshold

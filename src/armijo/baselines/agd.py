@@ -25,10 +25,7 @@ from armijo.baselines.selection import (
     selection_epsilon,
 )
 from armijo.data.private import BatchPlan, PrivateBatch
-from armijo.methods.armijo_search import Direction
-from armijo.methods.base import StepRecord
-from armijo.methods.descent import averaged
-from armijo.methods.problem import MethodSettings, Problem
+from armijo.methods.base import Direction, MethodSettings, Problem, StepRecord, averaged
 from armijo.objectives.base import Objective
 from armijo.privacy.mechanisms import Gaussian, NoisyMax
 

@@ -1,22 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """PrivGene: a model is improved by selecting among random or neighboring ones.
 
-Zhang, Xiao, Yang, Zhang and Winslett (2013); no gradient is needed.  The simplified
-form of Lee and Kifer (2018) stands in :mod:`armijo.baselines.privgene_simplified`, the
-original with a population in :mod:`armijo.baselines.privgene_original`.
+Zhang, Xiao, Yang, Zhang and Winslett (2013); no gradient is needed.  Their enhanced
+exponential mechanism picks a candidate with weight ``exp(epsilon f / Gamma)``.  Gamma
+bounds how much the *difference* of two candidates' scores may move, which is far less
+than a score may: for features in [0, 1] and a loss whose slope is at most one it is
+known from the candidates alone.  Features are meant to lie in [0, 1]; the guarantee
+holds without that, since the gate clips scores.
 
-Features are meant to lie in [0, 1]; the guarantee holds without that (see
-:mod:`armijo.baselines.fitness`).
+In the original form a few parents are drawn one after the other without replacement in
+each generation; their children are made without looking at a row.  The last generation
+selects a single vector with its whole share.  How the first population is made is not
+printed with certainty: here it is the mutated start.  Crossover and mutation protect
+nothing, so their randomness is public: a seed and the number of the generation.
+
+The simplified form of Lee and Kifer (2018) has no crossover and one survivor: it
+selects one of ``w + s e_j`` and ``w - s e_j`` for all coordinates j, with s falling by
+a constant factor.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from armijo import _validate
-from armijo.baselines.fitness import Fitness
-from armijo.baselines.privgene_original import PrivGeneOriginal
-from armijo.baselines.privgene_simplified import PrivGeneSimplified
 from armijo.baselines.selection import (
     SELECTION_RULES,
     SelectionRule,
@@ -24,10 +36,264 @@ from armijo.baselines.selection import (
     concentrated_rho,
     selection_epsilon,
 )
-from armijo.methods.base import Schedule
-from armijo.methods.problem import MethodSettings, Problem
-from armijo.privacy.budget import Neighboring
+from armijo.data.private import BatchPlan, PrivateBatch
+from armijo.data.query import BoundedQuery
+from armijo.methods.base import MethodSettings, Problem, Schedule, StepRecord
+from armijo.objectives.base import Objective
+from armijo.objectives.linear import as_linear
+from armijo.privacy.budget import FloatArray, Neighboring
 from armijo.privacy.mechanisms import NoisyMax
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitness:
+    """Minus the summed loss, minus ``penalty/2 ||w||^2`` without the intercept.
+
+    The penalty is shared out evenly among the public number of rows, and counted in
+    the spread.
+    """
+
+    penalty: float
+    n_rows: int
+    fit_intercept: bool
+
+    def query(
+        self,
+        objective: Objective,
+        points: Tensor,
+        kept: Sequence[int],
+        *,
+        loss_spread: float,
+    ) -> BoundedQuery:
+        """Ask for the best of the ``kept`` rows of ``points``; no score exceeds one.
+
+        ``loss_spread`` bounds how far apart the losses of one row may lie.  Rows that
+        break it, whose features leave [0, 1], are clipped by the gate: the guarantee
+        does not depend on them.
+        """
+        shares = self._shares(points)
+        spread = loss_spread + float(np.ptp(shares))
+        return as_linear(objective).point_scores(
+            points, kept, spread=spread, penalties=shares
+        )
+
+    def moves(self, objective: Objective, w: Tensor, size: float) -> BoundedQuery:
+        """Ask for the best move of ``size`` along one coordinate, up or down."""
+        steps = size * torch.eye(w.numel(), dtype=w.dtype)
+        shares = self._shares(torch.cat([w + steps, w - steps]))
+        # Both ways along one coordinate are 2 s apart, other pairs s.
+        spread = 2 * size + float(np.ptp(shares))
+        return as_linear(objective).coordinate_scores(
+            w, size, spread=spread, penalties=shares
+        )
+
+    def _shares(self, points: Tensor) -> FloatArray:
+        """Return each point's penalty, divided among the rows."""
+        weights = points[:, :-1] if self.fit_intercept else points
+        whole = weights.square().sum(dim=1).numpy() * (0.5 * self.penalty)
+        return np.asarray(whole / self.n_rows)
+
+
+def largest_spread(points: Tensor) -> float:
+    """Return how far the losses of one row at two points may lie apart.
+
+    ``max over pairs of sum(max(v - w, 0))``: scores differ by ``x.(v - w)``, which is
+    largest where x is one for the positive differences and zero for the others, and
+    the slope of the loss is at most one.
+
+    >>> import torch
+    >>> largest_spread(torch.tensor([[0.5, 0.0], [-0.5, 0.0], [0.0, 0.5]]))
+    1.0
+    """
+    largest = max(
+        float((point - points).clamp(min=0).sum(dim=1).max()) for point in points
+    )
+    return largest or 1.0  # all points equal: any unit will do
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivGeneState:
+    """The model and how often it was improved."""
+
+    w: Tensor
+    updates: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivGeneSimplified:
+    """Private coordinate moves, in the simplified form.
+
+    Attributes
+    ----------
+    steps : int
+        Number of selections.
+    step_size, step_decay : float
+        The first move and the factor by which moves shrink.
+    selection : NoisyMax
+        Each selection, on scores within one; its sensitivity is one, or two where rows
+        are exchanged: weights ``exp(epsilon f / (2 s))`` or ``exp(epsilon f / (4 s))``.
+    fitness : Fitness
+        What is selected by.
+    """
+
+    steps: int
+    step_size: float
+    step_decay: float
+    selection: NoisyMax
+    fitness: Fitness
+
+    def init(self, w: Tensor) -> PrivGeneState:
+        """Return the first state."""
+        return PrivGeneState(w=w)
+
+    def schedule(self) -> Schedule:
+        """Return ``steps`` equal selections."""
+        return ((self._batch().mechanism, self.steps),)
+
+    def plan(self, state: PrivGeneState) -> BatchPlan:
+        """Name one selection."""
+        return self._batch()
+
+    def _batch(self) -> BatchPlan:
+        """Return the plan of every batch."""
+        return BatchPlan(mechanisms=(self.selection,))
+
+    def step(
+        self,
+        batch: PrivateBatch,
+        objective: Objective,
+        state: PrivGeneState,
+        batch_size: float,
+    ) -> tuple[PrivGeneState, StepRecord]:
+        """Select one coordinate and the way to go."""
+        size = self.step_size * self.step_decay**state.updates
+        query = self.fitness.moves(objective, state.w, size)
+        chosen = batch.noisy_argmax(query, self.selection)
+        record = StepRecord(
+            update=state.updates,
+            step_size=size,
+            tries=2 * state.w.numel(),
+            gradients=0,
+            search_epsilon=self.selection.epsilon,
+        )
+        w = state.w.clone()
+        up, coordinate = chosen < w.numel(), chosen % w.numel()
+        w[coordinate] += size if up else -size
+        return replace(state, w=w, updates=state.updates + 1), record
+
+
+@dataclass(frozen=True, kw_only=True)
+class PopulationState:
+    """The candidates of the next generation; ``w`` is the first parent drawn last."""
+
+    w: Tensor
+    population: tuple[Tensor, ...]
+    updates: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivGeneOriginal:
+    """The genetic algorithm.
+
+    Attributes
+    ----------
+    steps : int
+        Number of generations, the last of which selects one vector.
+    step_size, step_decay : float
+        Bound of the first mutations and the factor by which it shrinks.
+    draw, selection : NoisyMax
+        The draw of one parent, and the last selection.
+    fitness : Fitness
+        What is selected by.
+    parents, population_size, population_seed : int
+        How many are drawn, of how many, and the public seed of their children.
+    """
+
+    steps: int
+    step_size: float
+    step_decay: float
+    draw: NoisyMax
+    selection: NoisyMax
+    fitness: Fitness
+    parents: int
+    population_size: int
+    population_seed: int
+
+    def init(self, w: Tensor) -> PopulationState:
+        """Return mutated copies of the start."""
+        return PopulationState(w=w, population=self._children([w], 0))
+
+    def schedule(self) -> Schedule:
+        """Return the generations and the last selection."""
+        last = BatchPlan(mechanisms=(self.selection,)).mechanism
+        if self.steps == 1:
+            return ((last, 1),)
+        first = BatchPlan(mechanisms=self._draws(0)).mechanism
+        return (first, self.steps - 1), (last, 1)
+
+    def plan(self, state: PopulationState) -> BatchPlan:
+        """Name the draws of a generation."""
+        return BatchPlan(mechanisms=self._draws(state.updates))
+
+    def _draws(self, generation: int) -> tuple[NoisyMax, ...]:
+        """Return the draws of a generation; the last one has a single draw."""
+        if generation >= self.steps - 1:
+            return (self.selection,)
+        return (self.draw,) * self.parents
+
+    def step(
+        self,
+        batch: PrivateBatch,
+        objective: Objective,
+        state: PopulationState,
+        batch_size: float,
+    ) -> tuple[PopulationState, StepRecord]:
+        """Draw parents without replacement and make their children."""
+        draws = self._draws(state.updates)
+        points = torch.stack(state.population)
+        spread = largest_spread(points)
+        kept, parents = list(range(len(points))), []
+        for draw in draws:
+            query = self.fitness.query(objective, points, kept, loss_spread=spread)
+            place = batch.noisy_argmax(query, draw)
+            parents.append(points[kept.pop(place)].clone())
+        record = StepRecord(
+            update=state.updates,
+            step_size=self._mutation(state.updates),
+            tries=len(points) * len(draws),
+            gradients=0,
+            search_epsilon=draws[0].epsilon,
+        )
+        done = state.updates + 1
+        children = self._children(parents, done)
+        return PopulationState(w=parents[0], population=children, updates=done), record
+
+    def _mutation(self, generation: int) -> float:
+        """Return how far a coordinate may be moved."""
+        return self.step_size * self.step_decay**generation
+
+    def _children(self, parents: list[Tensor], generation: int) -> tuple[Tensor, ...]:
+        """Cross random pairs of parents and move one coordinate of each child."""
+        size, bound = parents[0].numel(), self._mutation(generation)
+        children: list[Tensor] = []
+        for u in self._uniforms(generation):
+            first, second = (parents[int(v * len(parents))] for v in u[:2])
+            cut = 1 + int(u[2] * (size - 1)) if size > 1 else 0
+            pairs = ((first, second), (second, first))
+            for (head, tail), place, move in zip(pairs, u[3:5], u[5:7], strict=True):
+                child = torch.cat([head[:cut], tail[cut:]])
+                child[int(place * size)] += bound * (2 * move - 1)
+                children.append(child)
+        return tuple(children[: self.population_size])
+
+    def _uniforms(self, generation: int) -> FloatArray:
+        """Return seven numbers in [0, 1) for each pair of children."""
+        # Raw bits, since NumPy promises that their stream never changes (NEP 19).
+        bits = np.random.PCG64([self.population_seed, generation])
+        pairs = (self.population_size + 1) // 2
+        raw = bits.random_raw((pairs, 7))
+        return np.asarray(raw >> np.uint64(11), dtype=np.float64) * 2.0**-53
+
 
 ROWS_PER_GENERATION = 800
 """Lee and Kifer's script makes ``n epsilon / 800`` generations."""

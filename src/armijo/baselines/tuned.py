@@ -9,26 +9,27 @@ tells about the number of runs; like all running times it is not protected.)
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
+import numpy as np
 from torch import Tensor
 
 from armijo import _validate
-from armijo.baselines.repeat import best_run
 from armijo.data.fixed_point import STEPS
 from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
 from armijo.data.query import Rows
 from armijo.data.sources import ArrayRows
-from armijo.methods.base import Schedule, StepRecord, minimize
-from armijo.methods.problem import MethodSettings, Problem
+from armijo.methods.base import MethodSettings, Problem, Schedule, StepRecord, minimize
 from armijo.methods.sgd import SGD
 from armijo.noise import (
     MAX_SCALE,
     BitSource,
     Randomness,
     exponential_choice,
+    poisson_coins,
 )
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import as_linear
@@ -38,6 +39,43 @@ from armijo.privacy.plan_noise import noise_for_plan
 from armijo.privacy.planned import PlannedAccountant
 from armijo.privacy.selection import RepeatAndSelect
 from armijo.privacy.subsampling import Subsampled
+
+Result = TypeVar("Result")
+
+
+def stop_chance(mechanism: RepeatAndSelect) -> float:
+    """Return the chance to stop after each run: a geometric number of them.
+
+    Rounded up, so that neither the mean nor ``-log`` of the chance exceeds what was
+    charged for.
+
+    >>> from armijo.privacy.mechanisms import Gaussian
+    >>> round(stop_chance(RepeatAndSelect(Gaussian(noise_scale=9.0), mean=4.0)), 12)
+    0.25
+    """
+    if mechanism.shape != 1:
+        raise ValueError(
+            f"Expected shape 1, got {mechanism.shape!r}; coins make a geometric law."
+        )
+    chance = max(mechanism.stop_probability, 1 / mechanism.mean)
+    return float(np.nextafter(chance, 1.0))
+
+
+def best_run(
+    run: Callable[[], tuple[float, Result]], mechanism: RepeatAndSelect, bits: BitSource
+) -> Result:
+    """Call ``run`` until a coin says stop, and return the result of the highest score.
+
+    Of equal scores the first is kept: as good as a random one, since the runs are
+    alike.  How often ``run`` was called is not told.
+    """
+    chance = stop_chance(mechanism)
+    highest, best = run()
+    while not poisson_coins(1, chance, bits).size:
+        score, result = run()
+        if score > highest:
+            highest, best = score, result
+    return best
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,15 @@ from armijo.data.private import PrivateDataset
 from armijo.data.query import Matrix
 from armijo.data.sources import ArrayRows
 from armijo.errors import BudgetExceeded, Diverged, LedgerError
-from armijo.methods.base import Method, State, StepRecord, minimize
+from armijo.methods.base import (
+    Method,
+    MethodSettings,
+    Problem,
+    State,
+    StepRecord,
+    minimize,
+)
 from armijo.methods.line_search import LineSearchSettings
-from armijo.methods.problem import MethodSettings, Problem
 from armijo.noise import Randomness
 from armijo.objectives.elementwise import elementwise_self_test
 from armijo.objectives.linear import LinearObjective

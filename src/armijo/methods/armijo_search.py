@@ -12,7 +12,6 @@ Only the first sum sees data; the rest is a public constant given the released `
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 from torch import Tensor
@@ -20,6 +19,7 @@ from torch import Tensor
 from armijo import _validate
 from armijo.data.private import PrivateBatch
 from armijo.data.query import SMALLEST_BOUND, BoundedQuery
+from armijo.methods.base import Direction
 from armijo.objectives.base import Objective, QueryForm
 from armijo.privacy.above_threshold import AboveThreshold
 
@@ -30,19 +30,6 @@ class StepChoice:
 
     step_size: float
     tries: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Direction:
-    """A released descent direction with its public noise energy E||noise||^2."""
-
-    vector: Tensor
-    noise_energy: float = 0.0
-
-    @cached_property
-    def squared_norm(self) -> float:
-        """The released ``||g||^2``."""
-        return float(self.vector @ self.vector)
 
 
 @dataclass(frozen=True, kw_only=True)

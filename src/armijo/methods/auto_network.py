@@ -18,9 +18,7 @@ from torch import Tensor
 
 from armijo import _validate
 from armijo.data.private import BatchPlan, PrivateBatch
-from armijo.methods.armijo_search import Direction
-from armijo.methods.base import Schedule, StepRecord
-from armijo.methods.descent import measure, tail_weight
+from armijo.methods.base import Direction, Schedule, StepRecord, measure, tail_weight
 from armijo.objectives.base import Objective
 from armijo.objectives.module import as_module
 from armijo.privacy.budget import Budget

@@ -18,9 +18,7 @@ from torch import Tensor
 
 from armijo import _validate
 from armijo.data.private import BatchPlan, PrivateBatch
-from armijo.methods.base import Schedule, StepRecord
-from armijo.methods.descent import measure
-from armijo.methods.problem import MethodSettings, Problem
+from armijo.methods.base import MethodSettings, Problem, Schedule, StepRecord, measure
 from armijo.objectives.base import Objective
 from armijo.privacy.budget import Budget
 from armijo.privacy.calibrate import affordable_steps, noise_multiplier_for

@@ -21,7 +21,7 @@ from armijo.baselines.hyfree import HyFreeSettings
 from armijo.methods.armijo_search import ArmijoSearch
 from armijo.methods.auto_network import NetworkAuto
 from armijo.methods.base import Method
-from armijo.methods.blsgd import BLSGD
+from armijo.methods.line_search import BLSGD
 from armijo.methods.sgd import SGD, Adam, AdamSettings, SGDSettings
 from armijo.privacy.budget import Budget
 from armijo.privacy.mechanisms import Composed, Gaussian

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from armijo import _validate
 from armijo.errors import ArmijoError
-from armijo.methods.armijo_search import Direction
-from armijo.methods.base import S, State, StepRecord
+from armijo.methods.base import Direction, S, State, StepRecord
 from armijo.privacy.ledger_files import sync_folder, write
 
 FORMAT = "armijo-checkpoint"
