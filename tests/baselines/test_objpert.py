@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import root
 
-from armijo.baselines import empirical_risk, perturbed_objective
+from armijo.baselines import empirical_risk, objpert
 from armijo.data.query import Rows
 from armijo.noise import Randomness
 from armijo.noise.vectors import gaussian_vector, radial_vector
@@ -222,13 +222,13 @@ def test_amp_refuses_an_epsilon_beyond_its_proof():
 
 def test_the_solver_is_asked_for_half_the_tolerance(monkeypatch):
     asked = []
-    solve = perturbed_objective.certified
+    solve = objpert.certified
 
     def spy(risk, tolerance, **more):
         asked.append(tolerance)
         return solve(risk, tolerance, **more)
 
-    monkeypatch.setattr(perturbed_objective, "certified", spy)
+    monkeypatch.setattr(objpert, "certified", spy)
     algorithm = built("objpert", 10)
     algorithm.minimum(Rows(*table(10)), np.zeros(4))
     assert asked == [algorithm.tolerance / 2]
