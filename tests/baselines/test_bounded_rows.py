@@ -10,6 +10,7 @@ from scipy import sparse
 
 from armijo.baselines.bounded_rows import BoundedRows, loss_smoothness
 from armijo.objectives.linear import LinearObjective
+from armijo.objectives.losses import Huber
 from armijo.registry import method_settings
 from tests.baselines.one_shot_doubles import rows_of, table, unit_rows
 
@@ -104,11 +105,9 @@ def test_the_rows_of_the_caller_are_not_changed():
     np.testing.assert_array_equal(X, before)
 
 
-@pytest.mark.parametrize(
-    ("loss", "width", "bound"), [("logistic", 0.5, 0.25), ("huber", 0.1, 5.0)]
-)
-def test_smoothness_is_the_largest_slope_of_the_slope(loss, width, bound):
-    objective = LinearObjective(loss=loss, n_features=1, huber_width=width)
+@pytest.mark.parametrize(("loss", "bound"), [("logistic", 0.25), (Huber(0.1), 5.0)])
+def test_smoothness_is_the_largest_slope_of_the_slope(loss, bound):
+    objective = LinearObjective(loss=loss, n_features=1)
     assert loss_smoothness(objective) == pytest.approx(bound)
 
 

@@ -19,6 +19,7 @@ from armijo.estimators import PrivateLogisticRegression
 from armijo.methods.base import Problem, minimize
 from armijo.noise import Randomness, poisson_coins
 from armijo.objectives.linear import LinearObjective
+from armijo.objectives.losses import Huber
 from armijo.privacy.accountant import Accountant
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.calibrate import noise_multiplier_for
@@ -171,7 +172,7 @@ def test_without_noise_it_is_the_plain_method(variant, every, headroom):
 def test_on_a_quadratic_the_step_is_newtons():
     """A Huberized hinge of great width is a parabola wherever the margins are."""
     h = 50.0
-    model = objective("huber", huber_width=h, l2=0.05, fit_intercept=False)
+    model = objective(Huber(h), l2=0.05, fit_intercept=False)
     method = quiet(rate=1.0, variant="sgd", step_size=0.7, loss_clip=1e3, **LITERAL)
     ((state, record),) = run(method, model, steps=1)
     X, y = table()

@@ -14,7 +14,6 @@ import torch
 from scipy import sparse
 
 import armijo.data.lattice as lattice
-import armijo.objectives.losses as losses_module
 from armijo.data import fixed_point
 from armijo.data.query import LatticeSum, Rows
 from armijo.methods import auto_queries
@@ -26,6 +25,7 @@ from armijo.objectives.elementwise import (
     sigmoid,
     softplus,
 )
+from armijo.objectives.losses import Logistic
 
 D = 11
 SIZES = (1, 2, 3, 5, 8, 17, 100, 501, 2000)
@@ -219,10 +219,10 @@ class TestPlantedBugs:
         assert self.differs("drop")
 
     def test_blanks_as_the_largest_loss(self, monkeypatch):
-        real = losses_module._logistic
+        real = Logistic.value
         monkeypatch.setattr(
-            "armijo.objectives.linear.LinearObjective.margin_losses",
-            lambda self, m: torch.nan_to_num(real(m), nan=9.0),
+            "armijo.objectives.losses.Logistic.value",
+            lambda self, m: torch.nan_to_num(real(self, m), nan=9.0),
         )
         X1, y1 = one_row("logistic")
         X1[0, 0] = math.nan

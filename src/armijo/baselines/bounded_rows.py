@@ -175,14 +175,12 @@ def loss_smoothness(objective: LinearObjective) -> float:
     >>> loss_smoothness(LinearObjective(loss="logistic", n_features=3))
     0.25
     """
-    if objective.loss == "logistic":
-        return 0.25
-    if objective.loss == "huber":
-        return 1 / (2 * objective.huber_width)
-    raise ValueError(
-        f"Expected the loss logistic or huber, got {objective.loss!r}; the proof needs "
-        "a smooth loss of one margin. Nothing was spent."
-    )
+    if objective.outputs > 1 or objective.kink:
+        raise ValueError(
+            f"Expected a smooth loss of one margin, as logistic or huber, got "
+            f"{objective.loss!r}; the proof needs it. Nothing was spent."
+        )
+    return objective.margin_loss.smoothness
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -107,16 +107,10 @@ class EmpiricalRisk:
 
     def _curvature(self, scores: Tensor) -> Callable[[Tensor], Tensor]:
         """Return how slopes follow a change of the scores."""
-        if self.objective.loss == "softmax":
+        if self.objective.outputs > 1:
             chances = torch.softmax(scores, dim=1)
             return lambda s: chances * (s - (chances * s).sum(dim=1, keepdim=True))
-        slopes = self.objective.score_gradients(scores, self.y)[:, 0] * self.y
-        if self.objective.loss == "logistic":
-            second = -slopes * (1 + slopes)
-        else:
-            bent = (slopes > -1) & (slopes < 0)
-            second = bent.to(slopes.dtype) / (2 * self.objective.huber_width)
-        second = second * self.y**2
+        second = self.objective.margin_loss.curvature(scores * self.y) * self.y**2
         return lambda s: second * s
 
 

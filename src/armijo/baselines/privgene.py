@@ -320,7 +320,8 @@ class PrivGeneSettings(MethodSettings):
         range either way, so that "pure" uses less than half of the budget.
     penalty : float or None
         Weight of ``||w||^2 / 2`` (without the intercept) beside the *summed* loss;
-        None is 0 for the logistic loss and 1/10 for a hinge, the printed
+        None is 0 for the logistic loss and 1/10 for a hinge (or another flat loss), the
+        printed
         ``10 sum(hinge) + ||w||^2 / 2``.  The objective's ``l2`` is not selected by.
     population_size, parents, population_seed : int or None
         Of the original form only: candidates, how many of them are selected in a
@@ -423,7 +424,7 @@ class PrivGeneSettings(MethodSettings):
         objective = problem.objective
         penalty = self.penalty
         if penalty is None:
-            penalty = 0.0 if objective.loss == "logistic" else 0.1
+            penalty = 0.1 if objective.margin_loss.flat else 0.0
         sensitivity = 2.0 if self.exchange else 1.0
         shared: dict[str, Any] = {
             "steps": steps,

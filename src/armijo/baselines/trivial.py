@@ -147,7 +147,7 @@ class NonPrivateMinimum(OneShot):
         if rows.y is None:
             raise ValueError("Expected labels, got none; a classifier needs y.")
         kept = np.isfinite(row_norms(rows.X)) & np.isfinite(rows.y)
-        dtype = torch.int64 if self.objective.loss == "softmax" else torch.float64
+        dtype = torch.int64 if self.objective.outputs > 1 else torch.float64
         risk = EmpiricalRisk(
             X=_with_constant(rows.X[kept], self.objective.fit_intercept),
             y=torch.as_tensor(np.array(rows.y[kept]), dtype=dtype),

@@ -32,7 +32,7 @@ from torch import Tensor
 from armijo.data.centered_rows import CenteredRows
 from armijo.data.fixed_point import STEPS
 from armijo.data.query import BoundedQuery, LatticeSum, OuterProduct, Rows, row_norms
-from armijo.objectives.elementwise import log, moved
+from armijo.objectives.elementwise import moved
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.budget import FloatArray
 
@@ -322,7 +322,7 @@ class Frame:
     def _bend(self, slopes: FloatArray) -> Limits:
         """Return slopes that a loss reaches, and the margins at which it does."""
         slope = torch.from_numpy(np.minimum(slopes, _MOST_SLOPE))
-        return slope, self._kink(slope)
+        return slope, self._margin_at(slope)
 
     def slopes(self, rows: Rows) -> FloatArray:
         """Return the largest slope that each row may have, ``clip / ||z||``.
@@ -343,20 +343,17 @@ class Frame:
 
         With more than two classes losses are as they are.
         """
-        if self.objective.loss == "softmax":
+        if self.objective.outputs > 1:
             return self.objective.losses(scores, y)
         (slope, kink), margins = limits, scores * y
         bent = torch.maximum(margins, kink)
-        return self.objective.margin_losses(bent).add_((bent - margins) * slope)
+        return self.objective.margin_loss.value(bent).add_((bent - margins) * slope)
 
-    def _kink(self, slope: Tensor) -> Tensor:
+    def _margin_at(self, slope: Tensor) -> Tensor:
         """Return the margin below which the loss is steeper than ``slope``."""
-        if self.objective.loss == "logistic":
-            return torch.from_numpy(log((1 / slope - 1).numpy()))
-        if self.objective.loss == "huber":
-            width = self.objective.huber_width
-            return 1 + width - 2 * width * slope
-        return torch.ones_like(slope)
+        if self.objective.outputs > 1:
+            return torch.ones_like(slope)  # softmax has no margin, and no limit
+        return self.objective.margin_loss.margin_at(slope)
 
     def penalty(self, point: Tensor) -> float:
         """Return ``l2/2`` times the squared weights of features of variance one.

@@ -143,7 +143,7 @@ class SGDSettings(MethodSettings):
 
     def build(self, problem: Problem) -> SGD:
         """Return DP-SGD with its noise."""
-        default = 0.5 if problem.objective.loss == "hinge" else 1.0
+        default = 0.5 if problem.objective.kink else 1.0
         return SGD(**self.solved(problem.budget, default))
 
     def solved(self, budget: Budget, step_size: float) -> dict[str, Any]:
