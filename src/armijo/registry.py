@@ -19,17 +19,17 @@ from armijo.baselines.privgene import PrivGeneSettings
 from armijo.baselines.trivial import MajoritySettings, NonPrivateSettings
 from armijo.baselines.tuned import TunedSGDSettings
 from armijo.methods.auto import AutoSettings
-from armijo.methods.base import MethodSettings
+from armijo.methods.base import Method, MethodSettings
 from armijo.methods.line_search import (
     LINE_SEARCHES,
     line_search_settings,
     line_search_takes,
 )
-from armijo.methods.sgd import AdamSettings, SGDSettings
+from armijo.methods.sgd import DPSGD, DPAdam
 
-SETTINGS: dict[str, type[MethodSettings]] = {
-    "sgd": SGDSettings,
-    "adam": AdamSettings,
+SETTINGS: dict[str, type[MethodSettings | Method[Any]]] = {
+    "sgd": DPSGD,
+    "adam": DPAdam,
     "outpert-rsgd": OutpertRSGDSettings,
     "outpert-gd": OutpertGDSettings,
     "objpert": ObjPertSettings,
@@ -86,7 +86,9 @@ def describe_methods() -> list[dict[str, Any]]:
     ]
 
 
-def method_settings(method: str, asked: Mapping[str, Any]) -> MethodSettings:
+def method_settings(
+    method: str, asked: Mapping[str, Any]
+) -> MethodSettings | Method[Any]:
     """Return the settings of a method from the parameters that were asked for.
 
     Parameters

@@ -12,11 +12,10 @@ from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.errors import BudgetExceeded
 from armijo.methods.base import Problem, minimize
-from armijo.methods.sgd import SGD
+from armijo.methods.sgd import DPSGD
 from armijo.noise import Randomness, SeededBits
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.budget import Budget
-from armijo.privacy.mechanisms import Gaussian
 from armijo.privacy.planned import PlannedAccountant, planned_epsilon
 from armijo.training.checkpoint import state_from_dict, state_to_dict
 
@@ -134,9 +133,13 @@ def test_one_run_of_one_setting_is_plain_sgd(small):
     method = watched(small, step_sizes=(0.7,), grad_clips=(2.0,), repetitions=1 + 1e-12)
     ((state, _),), _ = run(method, seed=4)
     assert len(method.log) == 1
-    scale = small.noise_multiplier * 2.0
-    gradient = Gaussian(noise_scale=scale, sensitivity=2.0)
-    sgd = SGD(rate=0.5, steps=3, step_size=0.7, gradient=gradient)
+    sgd = DPSGD(
+        rate=0.5,
+        steps=3,
+        step_size=0.7,
+        grad_clip=2.0,
+        noise_multiplier=small.noise_multiplier,
+    )
     data = data_for(sgd, seed=4)
     path = list(minimize(OBJECTIVE, data, sgd, sgd.init(torch.zeros(4).double())))
     assert len(path) == 3

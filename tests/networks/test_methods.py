@@ -16,12 +16,11 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from armijo.data.private import PrivateDataset
 from armijo.data.sources import TensorRows
 from armijo.methods.base import StepRecord, minimize
-from armijo.methods.sgd import SGD
+from armijo.methods.sgd import DPSGD
 from armijo.networks.methods import NETWORK_METHODS, NetworkBLSGD, network_method
 from armijo.noise import Randomness, poisson_coins
 from armijo.objectives.module import ModuleObjective
 from armijo.privacy.budget import Budget
-from armijo.privacy.mechanisms import Gaussian
 from tests.methods.test_limits import FreeAccountant
 from tests.networks.network_doubles import (
     BUDGET,
@@ -128,8 +127,9 @@ def assert_same_path(found: list[Tensor], plain: list[Tensor], dtype: Any) -> No
 class TestNoiseOff:
     @pytest.mark.parametrize("clip", [0.7, HUGE])
     def test_sgd(self, dtype, rate, clip):
-        silent = Gaussian(noise_scale=0.0, sensitivity=clip)
-        method = SGD(rate=rate, steps=8, step_size=0.2, gradient=silent)
+        method = DPSGD(
+            rate=rate, steps=8, step_size=0.2, grad_clip=clip, noise_multiplier=0.0
+        )
         found, records = run(method, dtype, l2=0.05, steps=8)
         plain, path = Plain(dtype, l2=0.05, size=rate * ROWS), []
         for rows in batches(rate, 8):

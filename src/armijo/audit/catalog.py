@@ -21,7 +21,7 @@ from armijo.audit.one_run import DELTA, TRAINERS, OneRun
 from armijo.audit.runs import RunGame, Table
 from armijo.audit.searches import SearchGame
 from armijo.audit.support import SupportGame
-from armijo.methods.base import MethodSettings
+from armijo.methods.base import Method, MethodSettings
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.registry import METHODS, SETTINGS, method_settings, parameters_of
@@ -115,7 +115,7 @@ def run_game(
     )
 
 
-def _tables(settings: MethodSettings) -> tuple[Table, Table]:
+def _tables(settings: MethodSettings | Method[Any]) -> tuple[Table, Table]:
     """Return one row, and the same with a row that pulls the other way.
 
     Where rows are exchanged, it is exchanged for one that pulls along.  Where they are

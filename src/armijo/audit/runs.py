@@ -62,7 +62,7 @@ class RunGame:
     name: str
     budget: Budget
     objective: LinearObjective
-    settings: MethodSettings
+    settings: MethodSettings | Method[Any]
     tables: tuple[Table, Table]
     gaussian: bool = False
     pure: bool = False

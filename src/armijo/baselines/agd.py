@@ -25,7 +25,14 @@ from armijo.baselines.selection import (
     selection_epsilon,
 )
 from armijo.data.private import BatchPlan, PrivateBatch
-from armijo.methods.base import Direction, MethodSettings, Problem, StepRecord, averaged
+from armijo.methods.base import (
+    Direction,
+    Method,
+    MethodSettings,
+    Problem,
+    StepRecord,
+    averaged,
+)
 from armijo.objectives.base import Objective
 from armijo.privacy.mechanisms import Gaussian, NoisyMax
 
@@ -47,7 +54,7 @@ class AGDState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AGD:
+class AGD(Method[AGDState]):
     """Private gradient descent with a private choice of the step.
 
     Attributes

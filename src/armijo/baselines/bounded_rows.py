@@ -12,7 +12,7 @@ iterations it took depends on the rows and is not released.
 """
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,7 +25,7 @@ from torch import Tensor
 from armijo import _validate
 from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.data.query import Matrix, Rows
-from armijo.methods.base import MethodSettings, Problem, Schedule, StepRecord
+from armijo.methods.base import Method, MethodSettings, Problem, Schedule, StepRecord
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.budget import FloatArray
@@ -40,7 +40,7 @@ class OneShotState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneShot(ABC):
+class OneShot(Method[OneShotState]):
     """A method that is one release.
 
     Attributes
@@ -201,7 +201,6 @@ class BoundedRowsSettings(MethodSettings):
     feature_norm: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         if self.feature_norm is None:
             raise ValueError(
                 f"Method {self.method!r} asks for feature_norm, a public bound on the "
@@ -221,5 +220,5 @@ class BoundedRowsSettings(MethodSettings):
             raise ValueError("Expected feature_norm, got None.")
         return BoundedRows(
             feature_norm=self.feature_norm,
-            fit_intercept=problem.objective.fit_intercept,
+            fit_intercept=problem.linear.fit_intercept,
         )

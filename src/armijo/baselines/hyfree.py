@@ -19,8 +19,8 @@ from torch import Tensor
 
 from armijo import _validate
 from armijo.data.private import BatchPlan, PrivateBatch
-from armijo.methods.base import MethodSettings, Problem, Schedule, StepRecord
-from armijo.methods.sgd import SGD, Adam, GradientState
+from armijo.methods.base import Method, MethodSettings, Problem, Schedule, StepRecord
+from armijo.methods.sgd import DPSGD, DPAdam, GradientState
 from armijo.objectives.base import Objective
 from armijo.privacy.budget import FloatArray
 from armijo.privacy.mechanisms import Gaussian
@@ -96,7 +96,6 @@ class HyFreeSettings(MethodSettings):
     variant: Literal["adam", "sgd"] = "adam"
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         _validate.rate(rate=self.rate)
         _validate.at_least(1, steps=self.steps, refresh_every=self.refresh_every)
         _validate.at_least(3, points=self.points)
@@ -127,11 +126,12 @@ class HyFreeSettings(MethodSettings):
         """
         fits = math.ceil(self.steps / self.refresh_every)
         share = (self.noise_growth**2 - 1) * self.steps / (fits * self.points)
-        base = (Adam if self.variant == "adam" else SGD)(
+        base = (DPAdam if self.variant == "adam" else DPSGD)(
             rate=self.rate,
             steps=self.steps,
             step_size=1.0,
-            gradient=Gaussian(noise_scale=noise),
+            grad_clip=1.0,  # gradients are normalized
+            noise_multiplier=noise,
         )
         losses = Gaussian(
             noise_scale=noise / math.sqrt(share), sensitivity=math.sqrt(self.points)
@@ -156,14 +156,14 @@ class HyFreeState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HyFree:
+class HyFree(Method[HyFreeState]):
     """Noisy normalized gradients with a step fitted to noisy losses.
 
     ``base`` turns gradients into directions: its own step is one.  ``losses`` is the
     joint release of a fit's losses, in units of their clip.
     """
 
-    base: SGD
+    base: DPSGD
     losses: Gaussian
     settings: HyFreeSettings
 
@@ -171,7 +171,7 @@ class HyFree:
         """Return the first state."""
         step_size = self.settings.step_size
         if step_size is None:
-            step_size = 0.1 if isinstance(self.base, Adam) else 1.0
+            step_size = 0.1 if isinstance(self.base, DPAdam) else 1.0
         return HyFreeState(w=w, step_size=step_size, loss_clip=self.settings.loss_clip)
 
     def schedule(self) -> Schedule:

@@ -151,7 +151,7 @@ class ObjPertSettings(BoundedRowsSettings):
         exact = calibrate_objective(
             first,
             l2_sum=max(_penalty_sum(problem), _LEAST),
-            smoothness=loss_smoothness(problem.objective),
+            smoothness=loss_smoothness(problem.linear),
         )
         return self._with_gaussians(problem, exact, exact.strong_convexity)
 
@@ -182,7 +182,7 @@ class ObjPertSettings(BoundedRowsSettings):
 
     def _common(self, problem: Problem) -> dict[str, Any]:
         """Return what does not depend on the analysis."""
-        return {"objective": problem.objective, "rows": self.bounded(problem)}
+        return {"objective": problem.linear, "rows": self.bounded(problem)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +197,7 @@ class KSTSettings(ObjPertSettings):
         exact = KiferObjective(
             epsilon=first.epsilon,
             delta=first.delta,
-            smoothness=loss_smoothness(problem.objective),
+            smoothness=loss_smoothness(problem.linear),
         )
         # A penalty that is there already counts towards the curvature of the proof.
         ridge = max(_penalty_sum(problem), exact.strong_convexity)
@@ -223,9 +223,9 @@ class PureObjPertSettings(ObjPertSettings):
         first, second = with_output_share(problem.budget)
         exact = ChaudhuriObjective(
             epsilon=first.epsilon,
-            l2=max(problem.objective.l2, _LEAST),
+            l2=max(problem.linear.l2, _LEAST),
             n_rows=problem.n_rows,
-            smoothness=loss_smoothness(problem.objective),
+            smoothness=loss_smoothness(problem.linear),
         )
         # From the scale of the mean to that of the sum.
         ridge = problem.n_rows * (exact.l2 + exact.extra_convexity)
@@ -246,7 +246,7 @@ class PureObjPertSettings(ObjPertSettings):
 
 def _penalty_sum(problem: Problem) -> float:
     """Return the penalty's coefficient on the scale of the sum, from public numbers."""
-    return problem.objective.l2 * problem.n_rows
+    return problem.linear.l2 * problem.n_rows
 
 
 _FINEST = 1e-14  # gradient norm of a mean that floats can still reach
@@ -274,7 +274,6 @@ class AMPSettings(BoundedRowsSettings):
     noise_share: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         _validate.open_unit(output_share=self.output_share)
         if self.gradient_tolerance is not None:
@@ -301,7 +300,7 @@ class AMPSettings(BoundedRowsSettings):
             delta=budget.delta,
             n_rows=n,
             gradient_tolerance=self.gradient_tolerance or 1 / n**2,
-            smoothness=loss_smoothness(problem.objective),
+            smoothness=loss_smoothness(problem.linear),
             output_share=self.output_share,
             noise_share=self.noise_share,
         )
@@ -310,9 +309,9 @@ class AMPSettings(BoundedRowsSettings):
             tolerance = min(mechanism.gradient_tolerance, fine)
             mechanism = replace(mechanism, gradient_tolerance=tolerance)
         # From the scale of the mean to that of the sum; a larger ridge only helps.
-        ridge = max(mechanism.strong_convexity, n * problem.objective.l2)
+        ridge = max(mechanism.strong_convexity, n * problem.linear.l2)
         return PerturbedObjective(
-            objective=problem.objective,
+            objective=problem.linear,
             rows=self.bounded(problem),
             mechanism=mechanism,
             ridge=ridge,

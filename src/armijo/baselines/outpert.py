@@ -118,7 +118,6 @@ class OutpertGDSettings(BoundedRowsSettings):
     exchange: bool = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         _validate.at_least(1, steps=self.steps)
         _validate.choice(("improved", "replica"), variant=self.variant)
@@ -141,7 +140,7 @@ class OutpertGDSettings(BoundedRowsSettings):
         sensitivity = self._sensitivity(problem, step_size)
         noise = self._noise_multiplier(problem.budget)
         return OutpertGD(
-            objective=problem.objective,
+            objective=problem.linear,
             mechanism=Gaussian(
                 noise_scale=noise * sensitivity, sensitivity=sensitivity
             ),
@@ -161,20 +160,20 @@ class OutpertGDSettings(BoundedRowsSettings):
 
     def _sensitivity(self, problem: Problem, step_size: float) -> float:
         """Return how far one row may move the end."""
-        smoothness = loss_smoothness(problem.objective)
+        smoothness = loss_smoothness(problem.linear)
         if self.variant == "replica":
             return zhang_sensitivity(
                 step_size=step_size,
                 steps=self.steps,
                 n_rows=problem.n_rows,
-                l2=problem.objective.l2,
+                l2=problem.linear.l2,
                 smoothness=smoothness,
             )
         return gd_sensitivity(
             step_size=step_size,
             steps=self.steps,
             n_rows=problem.n_rows,
-            l2=problem.objective.l2,
+            l2=problem.linear.l2,
             smoothness=smoothness,
             relation=self.relation,
         )
@@ -196,7 +195,7 @@ def single_release_noise(budget: Budget) -> float:
 
 def longest_step(problem: Problem) -> float:
     """Return 1.98 over the smoothness of the mean loss with its penalty."""
-    return LONGEST_STEP / (loss_smoothness(problem.objective) + problem.objective.l2)
+    return LONGEST_STEP / (loss_smoothness(problem.linear) + problem.linear.l2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,7 +285,6 @@ class OutpertRSGDSettings(BoundedRowsSettings):
     variant: Literal["mixture", "renyi", "worst-case"] = "mixture"
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         _validate.at_least(1, epochs=self.epochs, batch_size=self.batch_size)
         _validate.choice(("mixture", "renyi", "worst-case"), variant=self.variant)
@@ -307,11 +305,11 @@ class OutpertRSGDSettings(BoundedRowsSettings):
             epochs=self.epochs,
             n_batches=n_batches,
             batch_size=problem.n_rows // n_batches,
-            l2=problem.objective.l2,
-            smoothness=loss_smoothness(problem.objective),
+            l2=problem.linear.l2,
+            smoothness=loss_smoothness(problem.linear),
         )
         return OutpertRSGD(
-            objective=problem.objective,
+            objective=problem.linear,
             mechanism=self._mechanism(problem.budget, sensitivities),
             rows=self.bounded(problem),
             n_rows=problem.n_rows,

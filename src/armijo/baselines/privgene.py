@@ -38,7 +38,7 @@ from armijo.baselines.selection import (
 )
 from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.data.query import BoundedQuery
-from armijo.methods.base import MethodSettings, Problem, Schedule, StepRecord
+from armijo.methods.base import Method, MethodSettings, Problem, Schedule, StepRecord
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import as_linear
 from armijo.privacy.budget import FloatArray, Neighboring
@@ -120,7 +120,7 @@ class PrivGeneState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivGeneSimplified:
+class PrivGeneSimplified(Method[PrivGeneState]):
     """Private coordinate moves, in the simplified form.
 
     Attributes
@@ -192,7 +192,7 @@ class PopulationState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivGeneOriginal:
+class PrivGeneOriginal(Method[PopulationState]):
     """The genetic algorithm.
 
     Attributes
@@ -343,7 +343,6 @@ class PrivGeneSettings(MethodSettings):
     population_seed: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         _validate.choice(("simplified", "original"), variant=self.variant)
         _validate.choice(SELECTION_RULES, selection=self.selection)
         _validate.positive(step_size=self.step_size)
@@ -421,7 +420,7 @@ class PrivGeneSettings(MethodSettings):
         self, problem: Problem, steps: int, epsilon: float
     ) -> PrivGeneSimplified | PrivGeneOriginal:
         """Return the algorithm whose last selection has the given epsilon."""
-        objective = problem.objective
+        objective = problem.linear
         penalty = self.penalty
         if penalty is None:
             penalty = 0.1 if objective.margin_loss.flat else 0.0

@@ -22,7 +22,7 @@ from armijo.baselines.empirical_risk import EmpiricalRisk, minimized
 from armijo.baselines.selection import OnlySelection
 from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.data.query import BoundedQuery, Matrix, Rows, row_norms
-from armijo.methods.base import MethodSettings, Problem, Schedule, StepRecord
+from armijo.methods.base import Method, MethodSettings, Problem, Schedule, StepRecord
 from armijo.noise import Randomness
 from armijo.objectives.base import Objective
 from armijo.privacy.budget import FloatArray
@@ -39,7 +39,7 @@ class MajorityState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Majority:
+class Majority(Method[MajorityState]):
     """One private vote.
 
     Attributes
@@ -115,7 +115,7 @@ class MajoritySettings(MethodSettings):
 
     def build(self, problem: Problem) -> Majority:
         """Return the vote, which is epsilon-DP with the epsilon of the budget."""
-        objective = problem.objective
+        objective = problem.linear
         if not objective.fit_intercept:
             raise ValueError(
                 "Expected fit_intercept=True for method 'majority', got False; the "
@@ -175,7 +175,7 @@ class NonPrivateSettings(MethodSettings):
     def build(self, problem: Problem) -> NonPrivateMinimum:
         """Return the algorithm."""
         return NonPrivateMinimum(
-            objective=problem.objective,
+            objective=problem.linear,
             mechanism=NonPrivate(),
             n_rows=problem.n_rows,
         )

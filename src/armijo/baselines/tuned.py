@@ -22,8 +22,15 @@ from armijo.data.fixed_point import STEPS
 from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
 from armijo.data.query import Rows
 from armijo.data.sources import ArrayRows
-from armijo.methods.base import MethodSettings, Problem, Schedule, StepRecord, minimize
-from armijo.methods.sgd import SGD
+from armijo.methods.base import (
+    Method,
+    MethodSettings,
+    Problem,
+    Schedule,
+    StepRecord,
+    minimize,
+)
+from armijo.methods.sgd import DPSGD
 from armijo.noise import (
     MAX_SCALE,
     BitSource,
@@ -89,7 +96,7 @@ class TunedState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TunedSGD:
+class TunedSGD(Method[TunedState]):
     """The best of a random number of DP-SGD runs with random settings.
 
     Attributes
@@ -175,22 +182,24 @@ class TunedSGD:
         run = minimize(objective, data, sgd, first, max_batches=self.steps)
         w = [state.w for state, _ in run][-1]
         score = self._scored(data, objective, w)
-        clip = sgd.gradient.sensitivity
         return score, TunedState(
-            w=w, step_size=sgd.step_size, grad_clip=clip, score=score
+            w=w, step_size=sgd.step_size, grad_clip=sgd.grad_clip, score=score
         )
 
-    def _drawn(self, bits: BitSource) -> SGD:
+    def _drawn(self, bits: BitSource) -> DPSGD:
         """Return a run with settings drawn uniformly."""
         step_size = self.step_sizes[_uniform(len(self.step_sizes), bits)]
         clip = self.grad_clips[_uniform(len(self.grad_clips), bits)]
-        gradient = Gaussian(noise_scale=self.noise_multiplier * clip, sensitivity=clip)
-        return SGD(
-            rate=self.rate, steps=self.steps, step_size=step_size, gradient=gradient
+        return DPSGD(
+            rate=self.rate,
+            steps=self.steps,
+            step_size=step_size,
+            grad_clip=clip,
+            noise_multiplier=self.noise_multiplier,
         )
 
     def _run_data(
-        self, rows: Rows, randomness: Randomness, sgd: SGD, n_rows: int
+        self, rows: Rows, randomness: Randomness, sgd: DPSGD, n_rows: int
     ) -> PrivateDataset:
         """Return the rows behind an accountant that allows one run and its score."""
         plan = (*sgd.schedule(), (self._score_plan().mechanism, 1))
@@ -255,7 +264,6 @@ class TunedSGDSettings(MethodSettings):
     score_share: float = 0.1
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         _validate.rate(rate=self.rate)
         _validate.at_least(1, steps=self.steps)
         for name in ("step_sizes", "grad_clips"):

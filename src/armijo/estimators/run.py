@@ -49,7 +49,7 @@ class RunSettings:
 
     budget: Budget
     objective: LinearObjective
-    method: MethodSettings
+    method: MethodSettings | Method[Any]
     n_rows: int
     relation: Neighboring
     accounting: Accounting = "sound"

@@ -69,7 +69,6 @@ class ArmijoSearch:
     fallback: bool = False
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         _validate.choice(("laplace", "gaussian"), kind=self.kind)
         _validate.choice(("loss", "difference"), form=self.form)
         _validate.choice(("scaled", "literal"), armijo=self.armijo)

@@ -38,7 +38,7 @@ from armijo.methods.auto_queries import (
     spectrum,
     square_sum,
 )
-from armijo.methods.base import MethodSettings, Problem, Schedule, StepRecord
+from armijo.methods.base import Method, MethodSettings, Problem, Schedule, StepRecord
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.budget import FloatArray
@@ -300,7 +300,7 @@ def released_center(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Auto:
+class Auto(Method[AutoState]):
     """Preparation in up to three batches, then steps with a three-point search."""
 
     objective: LinearObjective
@@ -478,7 +478,6 @@ class AutoSettings(MethodSettings):
     tail_mean: bool = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         _validate.at_least(1, steps=self.steps)
         if self.feature_norm is not None:
             _validate.positive(feature_norm=self.feature_norm)
@@ -534,7 +533,7 @@ class AutoSettings(MethodSettings):
 
     def with_noise(self, noise: float, problem: Problem) -> Auto:
         """Return the method with a given noise multiplier of the whole run."""
-        objective = problem.objective
+        objective = problem.linear
         few = objective.n_features <= MOST_FEATURES
         shares = Shares(
             norm=self._norm_share(noise, problem.n_rows),

@@ -18,7 +18,14 @@ from torch import Tensor
 
 from armijo import _validate
 from armijo.data.private import BatchPlan, PrivateBatch
-from armijo.methods.base import Direction, Schedule, StepRecord, measure, tail_weight
+from armijo.methods.base import (
+    Direction,
+    Method,
+    Schedule,
+    StepRecord,
+    measure,
+    tail_weight,
+)
 from armijo.objectives.base import Objective
 from armijo.objectives.module import as_module
 from armijo.privacy.budget import Budget
@@ -65,7 +72,6 @@ class NetworkAuto:
     forgetting: float = 8.0
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         _validate.positive(
             grad_clip=self.grad_clip,
             step_size=self.step_size,
@@ -121,7 +127,7 @@ class SearchedState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchedSGD:
+class SearchedSGD(Method[SearchedState]):
     """Noisy gradient steps with a three-point search every few batches."""
 
     settings: NetworkAuto

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from torch import Tensor
 
@@ -85,26 +85,105 @@ Schedule = tuple[tuple[Mechanism, int], ...]
 """Charges in their order, each with how often it follows itself."""
 
 
-class Method(Protocol[S]):
-    """An algorithm as public settings and pure functions of its state."""
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What calibration may know: no row is among it.
 
+    Attributes
+    ----------
+    budget : Budget
+        The (epsilon, delta) of the run.
+    objective : LinearObjective or None
+        The linear model; None for a network.
+    n_rows : int
+        The public number of rows.
+    """
+
+    budget: Budget
+    objective: LinearObjective | None = None
+    n_rows: int = 1
+
+    @property
+    def linear(self) -> LinearObjective:
+        """The linear model, for methods that ask what only such a model answers."""
+        if self.objective is None:
+            raise ValueError(
+                "Expected a linear model, got a network, which this method is not for. "
+                "Nothing was spent."
+            )
+        return self.objective
+
+
+class Traits:
+    """What the driver of a method has to know of it.
+
+    Attributes
+    ----------
+    multi_class : bool
+        Whether it takes more than two classes.
+    smooth : bool
+        Whether it needs a smooth loss; the hinge is then replaced by its Huberized
+        form.
+    private : bool
+        Whether it gives a guarantee at all.
+    """
+
+    multi_class: ClassVar[bool] = True
+    smooth: ClassVar[bool] = False
+    private: ClassVar[bool] = True
+
+    @property
+    def relation(self) -> Neighboring | None:
+        """The relation of its proof; None where one row more or less is what counts."""
+        return None
+
+    @property
+    def row_bound(self) -> float | None:
+        """The norm to which rows are clipped in training, hence also to predict."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(Traits, ABC, Generic[S]):
+    """An algorithm: its fields are its public settings, its functions are pure.
+
+    Fields that are None before :meth:`calibrate` follow from the budget.
+    """
+
+    def calibrate(self, budget: Budget, problem: Problem) -> Self:
+        """Return the method with everything that follows from budget and problem."""
+        return self
+
+    def build(self, problem: Problem) -> Self:
+        """Return the method calibrated for the budget of a problem."""
+        return self.calibrate(problem.budget, problem)
+
+    @abstractmethod
     def init(self, w: Tensor) -> S:
         """Return the first state."""
-        ...
 
+    @abstractmethod
     def schedule(self) -> Schedule | None:
         """Return every charge of the run if they are fixed beforehand, else None."""
-        ...
 
+    @abstractmethod
     def plan(self, state: S) -> BatchPlan:
         """Name what the next batch is for, from released values only."""
-        ...
 
+    @abstractmethod
     def step(
         self, batch: PrivateBatch, objective: Objective, state: S, batch_size: float
     ) -> tuple[S, StepRecord]:
         """Use the batch; ``batch_size`` is the public expected one."""
-        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodSettings(Traits, ABC):
+    """Settings of a method that is an object of its own."""
+
+    @abstractmethod
+    def build(self, problem: Problem) -> Method[Any]:
+        """Return the algorithm with its noise and budgets."""
 
 
 def minimize(
@@ -142,47 +221,19 @@ def _stamped(record: StepRecord, *, batch: int, epsilon: float) -> StepRecord:
     return replace(record, batch=batch, epsilon=epsilon)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """The public facts a method is built from: no row is among them."""
+def calibrated(**field: float | None) -> float:
+    """Return a field that calibration sets, refusing to go on without it.
 
-    budget: Budget
-    objective: LinearObjective
-    n_rows: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class MethodSettings(ABC):
-    """Settings of one method; the fields are the parameters it takes.
-
-    Attributes
-    ----------
-    multi_class : bool
-        Whether it takes more than two classes.
-    smooth : bool
-        Whether it needs a smooth loss; the hinge is then replaced by its Huberized
-        form.
-    private : bool
-        Whether it gives a guarantee at all.
+    >>> calibrated(noise_multiplier=2.0)
+    2.0
     """
-
-    multi_class: ClassVar[bool] = True
-    smooth: ClassVar[bool] = False
-    private: ClassVar[bool] = True
-
-    @property
-    def relation(self) -> Neighboring | None:
-        """The relation of its proof; None where one row more or less is what counts."""
-        return None
-
-    @property
-    def row_bound(self) -> float | None:
-        """The norm to which rows are clipped in training, hence also to predict."""
-        return None
-
-    @abstractmethod
-    def build(self, problem: Problem) -> Method[Any]:
-        """Return the algorithm with its noise and budgets."""
+    ((name, value),) = field.items()
+    if value is None:
+        raise ValueError(
+            f"Expected a calibrated method, got {name}=None; call calibrate(budget, "
+            "problem) first. Nothing was spent."
+        )
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,6 +42,7 @@ from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.methods.armijo_search import ArmijoSearch, StepChoice
 from armijo.methods.base import (
     Direction,
+    Method,
     MethodSettings,
     Problem,
     Schedule,
@@ -57,7 +58,7 @@ from armijo.privacy.mechanisms import Gaussian
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchSettings:
+class SearchSettings(Method[Any]):
     """Settings of every line-search method.
 
     Attributes
@@ -97,7 +98,6 @@ class SearchSettings:
         return None
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         _validate.positive(
             grad_clip=self.grad_clip,
             loss_clip=self.loss_clip,
@@ -283,7 +283,6 @@ class BLSGD(SearchSettings):
     average: Literal["plain", "weighted"] = "plain"
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         _validate.rate(rate=self.rate)
         _validate.choice(("angle", "always", "never"), adapt=self.adapt)

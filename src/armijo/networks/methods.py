@@ -20,9 +20,9 @@ from armijo import _validate
 from armijo.baselines.hyfree import HyFreeSettings
 from armijo.methods.armijo_search import ArmijoSearch
 from armijo.methods.auto_network import NetworkAuto
-from armijo.methods.base import Method
+from armijo.methods.base import Method, Problem
 from armijo.methods.line_search import BLSGD
-from armijo.methods.sgd import SGD, Adam, AdamSettings, SGDSettings
+from armijo.methods.sgd import DPSGD, DPAdam
 from armijo.privacy.budget import Budget
 from armijo.privacy.mechanisms import Composed, Gaussian
 from armijo.privacy.plan_noise import noise_for_plan
@@ -116,22 +116,6 @@ class NetworkBLSGD:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkSGD(SGDSettings):
-    """DP-SGD for networks: the paper's step size 0.2."""
-
-    step_size: float | None = 0.2
-    grad_clip: float = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkAdam(AdamSettings):
-    """DP-Adam for networks: the usual step size 0.001."""
-
-    step_size: float | None = 1e-3
-    grad_clip: float = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
 class NetworkHyFree(HyFreeSettings):
     """HyFreeDP for networks: automatic clipping with its published constant."""
 
@@ -147,11 +131,22 @@ _IGNORED = ("grad_clip", "noise_multiplier")
 _SETTINGS: dict[str, type[Any]] = {
     "auto": NetworkAuto,
     "blsgd": NetworkBLSGD,
-    "sgd": NetworkSGD,
-    "adam": NetworkAdam,
+    "sgd": DPSGD,
+    "adam": DPAdam,
     "hyfree": NetworkHyFree,
-    "nonprivate": NetworkAdam,
+    "nonprivate": DPAdam,
 }
+
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "sgd": {"step_size": 0.2, "grad_clip": 1.0},  # the paper's step size
+    "adam": {"step_size": 1e-3, "grad_clip": 1.0},
+    "nonprivate": {
+        "step_size": 1e-3,
+        "grad_clip": _NO_CLIP,
+        "noise_multiplier": 0.0,
+    },
+}
+"""What networks start with instead of the defaults for linear models."""
 
 
 def network_method(
@@ -181,26 +176,11 @@ def network_method(
         )
     if kind in (NetworkAuto, NetworkBLSGD):
         return kind(**(options or {})).build(budget, rate=rate, steps=steps)
-    settings = kind(rate=rate, steps=steps, **(options or {}))
+    given = {**_DEFAULTS.get(name, {}), **(options or {})}
+    settings = kind(rate=rate, steps=steps, **given)
+    if name == "nonprivate":
+        return settings
     if isinstance(settings, HyFreeSettings):
         noise = noise_for_plan(budget, lambda z: settings.with_noise(z).schedule())
         return settings.with_noise(noise)
-    if name == "nonprivate":
-        return _without_noise(settings)
-    if isinstance(settings, AdamSettings):
-        return settings.solved_adam(budget, 1e-3)
-    return SGD(**settings.solved(budget, 0.2))
-
-
-def _without_noise(settings: AdamSettings) -> Adam:
-    """Return Adam on gradients that are neither clipped nor noised."""
-    silent = Gaussian(noise_scale=0.0, sensitivity=_NO_CLIP)
-    return Adam(
-        rate=settings.rate,
-        steps=settings.steps,
-        step_size=settings.step_size or 1e-3,
-        gradient=silent,
-        decay=settings.decay,
-        square_decay=settings.square_decay,
-        floor=settings.floor,
-    )
+    return settings.calibrate(budget, Problem(budget=budget))
