@@ -29,7 +29,6 @@ from armijo import networks
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.sources import TensorRows
 from armijo.methods.base import StepRecord, minimize
-from armijo.networks.methods import network_method
 from armijo.objectives.ghost import (
     Batch,
     Clip,
@@ -46,6 +45,7 @@ from armijo.objectives.module import ModuleObjective
 from armijo.privacy.budget import Budget
 from armijo.privacy.filter import PrivacyFilter
 from armijo.privacy.mechanisms import Gaussian
+from armijo.registry import network_method
 from benchmarks import Row, at_most, times_faster, under
 from benchmarks._network_peers import (
     CLIP,

@@ -24,8 +24,8 @@ import scipy
 import torch
 
 from armijo.estimators.solve import solve
-from armijo.networks.methods import NETWORK_METHODS
 from armijo.privacy.ledger import read_ledger
+from armijo.registry import NETWORK_METHODS
 from tests.methods.test_contract import BUDGET, NAMES, ROWS, options_of, rows_of
 from tests.networks.network_doubles import flat, network, prepared
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods by name, each with the parameters it takes."""
+"""Methods by name, for linear models and for networks, with the options they take."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from armijo import _validate
-from armijo.baselines.agd import AGDSettings
-from armijo.baselines.hyfree import HyFreeSettings
+from armijo.baselines.agd import AGD
+from armijo.baselines.hyfree import HyFree
 from armijo.baselines.objpert import (
     AMPSettings,
     KSTSettings,
@@ -19,58 +19,152 @@ from armijo.baselines.privgene import PrivGeneSettings
 from armijo.baselines.trivial import MajoritySettings, NonPrivateSettings
 from armijo.baselines.tuned import TunedSGDSettings
 from armijo.methods.auto import AutoSettings
-from armijo.methods.base import Method, MethodSettings
-from armijo.methods.line_search import (
-    LINE_SEARCHES,
-    line_search_settings,
-    line_search_takes,
-)
+from armijo.methods.auto_network import AutoNetwork
+from armijo.methods.base import Method, MethodSettings, Problem
+from armijo.methods.line_search import BLGD, BLSGD
 from armijo.methods.sgd import DPSGD, DPAdam
+from armijo.privacy.budget import Budget
 
-SETTINGS: dict[str, type[MethodSettings | Method[Any]]] = {
-    "sgd": DPSGD,
-    "adam": DPAdam,
-    "outpert-rsgd": OutpertRSGDSettings,
-    "outpert-gd": OutpertGDSettings,
-    "objpert": ObjPertSettings,
-    "objpert-kst": KSTSettings,
-    "objpert-pure": PureObjPertSettings,
-    "amp": AMPSettings,
-    "nonprivate": NonPrivateSettings,
-    "agd": AGDSettings,
-    "privgene": PrivGeneSettings,
-    "majority": MajoritySettings,
-    "hyfree": HyFreeSettings,
-    "sgd-tuned": TunedSGDSettings,
-    "auto": AutoSettings,
+
+@dataclass(frozen=True)
+class Entry:
+    """A method of the table.
+
+    Attributes
+    ----------
+    kind : type
+        Its class, whose fields are its options.
+    summary : str
+        What it is, in a line.
+    defaults : mapping
+        Options that have another default under this name.
+    refused : frozenset of str
+        Options that are not to be given under this name.
+    """
+
+    kind: type[Any]
+    summary: str
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    refused: frozenset[str] = frozenset()
+
+    @property
+    def options(self) -> set[str]:
+        """The names of the options that it takes."""
+        if issubclass(self.kind, Method):
+            return self.kind.options() - self.refused
+        return {one.name for one in fields(self.kind)} - self.refused
+
+    def made(self, asked: Mapping[str, Any]) -> Any:
+        """Return the method with some options given."""
+        given = {**self.defaults, **asked}
+        if issubclass(self.kind, Method):
+            return self.kind.from_options(given)
+        return self.kind(**given)
+
+
+LINEAR: dict[str, Entry] = {
+    "auto": Entry(
+        AutoSettings,
+        "nothing to set: preconditioned steps by a private three-point search",
+    ),
+    "blsgd": Entry(
+        BLSGD, "DP-BLSGD: noisy gradients, step sizes by a private Armijo search"
+    ),
+    "blsgd-ac": Entry(
+        BLSGD,
+        "the same with clips that shrink when gradients disagree",
+        {"clip_decay": 0.05},
+    ),
+    "blgd": Entry(
+        BLGD, "DP-BLGD: all rows each time; a failed search buys a better gradient"
+    ),
+    "agd": Entry(
+        AGD, "DP-AGD (Lee and Kifer 2018): private choice from a grid of steps"
+    ),
+    "sgd": Entry(DPSGD, "DP-SGD (Abadi et al. 2016) with a given step size"),
+    "adam": Entry(DPAdam, "DP-Adam: the same gradients, rescaled"),
+    "outpert-rsgd": Entry(
+        OutpertRSGDSettings,
+        "permuted SGD, noise on its average (Chen, Lee and Kifer 2019)",
+    ),
+    "outpert-gd": Entry(
+        OutpertGDSettings, "gradient descent, noise on its end (Zhang et al. 2017)"
+    ),
+    "objpert": Entry(
+        ObjPertSettings, "objective perturbation, tight analysis (Redberg et al. 2023)"
+    ),
+    "objpert-kst": Entry(
+        KSTSettings, "objective perturbation (Kifer, Smith and Thakurta 2012)"
+    ),
+    "objpert-pure": Entry(
+        PureObjPertSettings,
+        "objective perturbation, delta = 0 (Chaudhuri et al. 2011)",
+    ),
+    "amp": Entry(
+        AMPSettings, "objective perturbation, approximate minima (Iyengar et al. 2019)"
+    ),
+    "privgene": Entry(
+        PrivGeneSettings, "private genetic algorithm (Zhang et al. 2013)"
+    ),
+    "hyfree": Entry(HyFree, "HyFreeDP (Liu and Bu 2025): steps from privatized losses"),
+    "sgd-tuned": Entry(
+        TunedSGDSettings,
+        "DP-SGD tuned by private selection (Papernot and Steinke 2022)",
+    ),
+    "majority": Entry(MajoritySettings, "the most frequent class, chosen privately"),
+    "nonprivate": Entry(
+        NonPrivateSettings, "L-BFGS without privacy: an upper bound, no guarantee"
+    ),
 }
-"""Settings of the methods whose parameters are the fields of one dataclass."""
+"""The methods for linear models."""
 
-METHODS = (*LINE_SEARCHES, *SETTINGS)
-"""Names that ``method=`` takes."""
-
-
-SUMMARIES = {
-    "auto": "nothing to set: preconditioned steps by a private three-point search",
-    "blsgd": "DP-BLSGD: noisy gradients, step sizes by a private Armijo search",
-    "blsgd-ac": "the same with clips that shrink when gradients disagree",
-    "blgd": "DP-BLGD: all rows each time; a failed search buys a better gradient",
-    "agd": "DP-AGD (Lee and Kifer 2018): private choice from a grid of steps",
-    "sgd": "DP-SGD (Abadi et al. 2016) with a given step size",
-    "adam": "DP-Adam: the same gradients, rescaled",
-    "outpert-rsgd": "permuted SGD, noise on its average (Chen, Lee and Kifer 2019)",
-    "outpert-gd": "gradient descent, noise on its end (Zhang et al. 2017)",
-    "objpert": "objective perturbation, tight analysis (Redberg et al. 2023)",
-    "objpert-kst": "objective perturbation (Kifer, Smith and Thakurta 2012)",
-    "objpert-pure": "objective perturbation, delta = 0 (Chaudhuri et al. 2011)",
-    "amp": "objective perturbation, approximate minima (Iyengar et al. 2019)",
-    "privgene": "private genetic algorithm (Zhang et al. 2013)",
-    "hyfree": "HyFreeDP (Liu and Bu 2025): steps from privatized losses",
-    "sgd-tuned": "DP-SGD tuned by private selection (Papernot and Steinke 2022)",
-    "majority": "the most frequent class, chosen privately",
-    "nonprivate": "L-BFGS without privacy: an upper bound, no guarantee",
+NETWORK: dict[str, Entry] = {
+    "auto": Entry(
+        AutoNetwork, "nothing to set: the step follows a private three-point search"
+    ),
+    "blsgd": Entry(
+        BLSGD,
+        "DP-BLSGD in network mode: Gaussian search with a tenth of each step's "
+        "budget, a fallback step instead of none, no budget increase",
+        {
+            "search_share": 0.1,
+            "grad_clip": 1.0,
+            "step_max": 1.0,
+            "adapt": "never",
+            "search": "gaussian",
+            "slope": 0.1,
+            "search_form": "difference",
+            "subtract_noise": True,
+            "fallback": True,
+        },
+    ),
+    "sgd": Entry(
+        DPSGD,
+        "DP-SGD with a given step size",
+        {"step_size": 0.2, "grad_clip": 1.0},  # the paper's step size
+    ),
+    "adam": Entry(DPAdam, "DP-Adam", {"step_size": 1e-3, "grad_clip": 1.0}),
+    "hyfree": Entry(
+        HyFree,
+        "HyFreeDP: automatic clipping with its published constant",
+        {"stability": 0.01, "step_size": 1e-3, "loss_clip": 3.0, "headroom": 2.0},
+    ),
+    "nonprivate": Entry(
+        DPAdam,
+        "Adam without noise: an upper bound, no guarantee",
+        {"step_size": 1e-3, "grad_clip": 1e6, "noise_multiplier": 0.0},
+        frozenset({"grad_clip", "noise_multiplier"}),
+    ),
 }
-"""What each method is, in a line."""
+"""The methods for networks."""
+
+METHODS = tuple(LINEAR)
+"""Names that ``method=`` takes for linear models."""
+
+NETWORK_METHODS = tuple(NETWORK)
+"""Names that :func:`armijo.train` takes."""
+
+_OF_TRAINING = frozenset({"rate", "steps", "expected_steps"})
 
 
 def describe_methods() -> list[dict[str, Any]]:
@@ -78,30 +172,29 @@ def describe_methods() -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "summary": SUMMARIES[name],
-            "parameters": sorted(parameters_of(name)),
+            "summary": entry.summary,
+            "parameters": sorted(entry.options),
         }
-        for name in SUMMARIES
-        if name in METHODS
+        for name, entry in LINEAR.items()
     ]
 
 
 def method_settings(
     method: str, asked: Mapping[str, Any]
 ) -> MethodSettings | Method[Any]:
-    """Return the settings of a method from the parameters that were asked for.
+    """Return a method by name with the options that were asked for.
 
     Parameters
     ----------
     method : str
         One of :data:`METHODS`.
     asked : mapping
-        Parameters by name; what is left out has the method's own default.
+        Options by name; what is left out has the method's own default.
 
     Raises
     ------
     ValueError
-        For a parameter that the method does not take, by name.
+        For an option that the method does not take, by name.
 
     Examples
     --------
@@ -109,20 +202,43 @@ def method_settings(
     20
     """
     _validate.choice(METHODS, method=method)
-    takes = parameters_of(method)
+    _refuse_foreign(method, asked, parameters_of(method))
+    return LINEAR[method].made(asked)
+
+
+def parameters_of(method: str) -> set[str]:
+    """Return the names of the options that a method takes."""
+    return LINEAR[method].options
+
+
+def _refuse_foreign(method: str, asked: Mapping[str, Any], takes: set[str]) -> None:
     foreign = sorted(set(asked) - takes)
     if foreign:
         raise ValueError(
             f"Method {method!r} does not take {', '.join(foreign)}; it takes "
             f"{', '.join(sorted(takes)) or 'no parameters'}. Nothing was spent."
         )
-    if method in SETTINGS:
-        return SETTINGS[method](**asked)
-    return line_search_settings(method, asked)
 
 
-def parameters_of(method: str) -> set[str]:
-    """Return the names of the parameters that a method takes."""
-    if method in SETTINGS:
-        return {field.name for field in fields(SETTINGS[method])}
-    return line_search_takes(method)
+def network_method(
+    name: str,
+    budget: Budget,
+    *,
+    rate: float,
+    steps: int,
+    options: Mapping[str, Any] | None = None,
+) -> Method[Any]:
+    """Return a method by name, its noise solved for ``steps`` batches of ``rate``.
+
+    An option that the method does not take is refused by name.
+    """
+    _validate.choice(NETWORK_METHODS, method=name)
+    _validate.rate(rate=rate)
+    _validate.at_least(1, steps=steps)
+    entry, asked = NETWORK[name], dict(options or {})
+    _refuse_foreign(name, asked, entry.options - _OF_TRAINING)
+    count = "steps" if "steps" in entry.options else "expected_steps"
+    method = entry.made({"rate": rate, count: steps, **asked})
+    if name == "nonprivate":
+        return method
+    return method.calibrate(budget, Problem(budget=budget))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from armijo.baselines.agd import AGD, AGDSettings
+from armijo.baselines.agd import AGD
 from armijo.data.private import PrivateBatch, PrivateDataset
 from armijo.data.query import BoundedQuery, Rows
 from armijo.methods import minimize
@@ -77,14 +77,14 @@ class TestBudgets:
         return Problem(budget=budget, objective=LOGISTIC, n_rows=100)
 
     def test_equal_split(self):
-        method = AGDSettings().build(self.problem())
+        method = AGD().build(self.problem())
         assert method.gradient_rho == pytest.approx(0.01**2 / 2)
         assert method.search_epsilon == pytest.approx(0.02)
         cost = NoisyMax(method.search_epsilon).rdp(np.array([2.0]))[0]
         assert cost == pytest.approx(2 * method.gradient_rho, rel=1e-4)
 
     def test_classical_split(self):
-        settings = AGDSettings(initial_split="classical", selection="pure")
+        settings = AGD(initial_split="classical", selection="pure")
         method = settings.build(self.problem())
         assert method.gradient_rho == pytest.approx(0.01**2 / 74.6, rel=1e-3)
         noise = Gaussian.from_rho(method.gradient_rho, 3.0).noise_scale
@@ -94,7 +94,7 @@ class TestBudgets:
     def test_settings_reach_the_method(self):
         asked = {"grid_size": 7, "loss_clip": 1.5, "headroom": 1.3, "step_max": 4.0}
         asked |= {"grad_clip": 2.0, "budget_growth": 0.4, "refresh_every": 3}
-        method = AGDSettings(splits=30, **asked).build(self.problem())
+        method = AGD(splits=30, **asked).build(self.problem())
         assert {name: getattr(method, name) for name in asked} == asked
         assert method.search_epsilon == pytest.approx(0.04)
 
@@ -449,4 +449,4 @@ class TestRuns:
 )
 def test_bad_settings_are_refused(settings):
     with pytest.raises(ValueError, match=f"Expected.*{next(iter(settings))}"):
-        AGDSettings(**settings)
+        AGD(**settings)

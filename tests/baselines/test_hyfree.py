@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import logsigmoid
 
-from armijo.baselines.hyfree import HyFree, HyFreeSettings, parabola_minimum
+from armijo.baselines.hyfree import HyFree, parabola_minimum
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.estimators import PrivateLogisticRegression
@@ -23,7 +23,6 @@ from armijo.objectives.losses import Huber
 from armijo.privacy.accountant import Accountant
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.calibrate import noise_multiplier_for
-from armijo.privacy.mechanisms import Gaussian
 from armijo.privacy.planned import PlannedAccountant, planned_epsilon
 from armijo.training.checkpoint import state_from_dict, state_to_dict
 from tests.data.lattice_doubles import on_lattice
@@ -89,7 +88,7 @@ def run(method, model, *, steps, seed=None, data=None):
 
 
 def quiet(**settings):
-    return HyFreeSettings(**settings).with_noise(0.0)
+    return HyFree(**settings).with_noise(0.0)
 
 
 class PlainHyFree:
@@ -215,7 +214,7 @@ class TestFit:
     size = 100.0
 
     def after(self, losses, noise=0.0, **settings):
-        own = HyFreeSettings(variant="sgd", step_size=0.5, **settings)
+        own = HyFree(variant="sgd", step_size=0.5, **settings)
         method = own.with_noise(noise)
         batch = Answers([1.0, 0.0, 0.0, 0.0], np.array(losses) * self.size)
         state = method.init(torch.zeros(4, dtype=torch.float64))
@@ -254,7 +253,7 @@ class TestFit:
         assert literal[1].step_size != 0.5
 
     def test_the_public_penalty_joins_the_fit(self):
-        method = HyFreeSettings(variant="sgd", step_size=0.5).with_noise(0.0)
+        method = HyFree(variant="sgd", step_size=0.5).with_noise(0.0)
         batch = Answers([100.0, 0.0, 0.0, 0.0], [90.0, 60.0, 50.0])
         state = method.init(torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64))
         _, record = method.step(batch, objective(l2=0.4), state, self.size)
@@ -281,7 +280,7 @@ def test_a_clip_at_the_mean_falls_and_one_with_headroom_does_not():
 )
 def test_the_plan_fits_and_uses_the_budget(rate, epsilon, every):
     budget = Budget(epsilon=epsilon, delta=1e-6)
-    settings = HyFreeSettings(rate=rate, steps=11, refresh_every=every)
+    settings = HyFree(rate=rate, steps=11, refresh_every=every)
     method = settings.build(Problem(budget=budget, objective=objective(), n_rows=9))
     spent, proof = planned_epsilon(method.schedule(), budget.delta)
     assert 0.99 * epsilon <= spent <= epsilon
@@ -292,7 +291,7 @@ def test_the_plan_fits_and_uses_the_budget(rate, epsilon, every):
 
 
 def test_the_two_kinds_of_batches_stand_in_their_order():
-    method = HyFreeSettings(steps=12, refresh_every=5).with_noise(3.0)
+    method = HyFree(steps=12, refresh_every=5).with_noise(3.0)
     parts = [
         (getattr(kind.inner, "mechanisms", (kind.inner,)), count)
         for kind, count in method.schedule()
@@ -306,7 +305,7 @@ def test_the_two_kinds_of_batches_stand_in_their_order():
         (both, 1),
         (gradient, 1),
     ]
-    ones = HyFreeSettings(steps=12, refresh_every=1).with_noise(3.0).schedule()
+    ones = HyFree(steps=12, refresh_every=1).with_noise(3.0).schedule()
     assert [count for _, count in ones] == [12]
 
 
@@ -320,7 +319,7 @@ def test_a_whole_run_keeps_its_plan(shape):
     if shape == "nan":
         X[::3] = np.nan
     # Noise that is enough for the budget, found beforehand.
-    method = HyFreeSettings(steps=7, refresh_every=3, rate=0.2).with_noise(4.0)
+    method = HyFree(steps=7, refresh_every=3, rate=0.2).with_noise(4.0)
     accountant = PlannedAccountant(
         BUDGET, method.schedule(), insecure_deterministic=True
     )
@@ -424,22 +423,17 @@ def test_normalized_gradients_of_every_loss(loss):
 )
 def test_bad_settings_are_refused_by_name(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
-        HyFreeSettings(**bad)
+        HyFree(**bad)
 
 
 def test_the_first_step_is_the_optimizers():
     w = torch.zeros(2, dtype=torch.float64)
     starts = {
-        variant: HyFreeSettings(variant=variant).with_noise(1.0).init(w).step_size
+        variant: HyFree(variant=variant).with_noise(1.0).init(w).step_size
         for variant in ("adam", "sgd")
     }
     assert starts == {"adam": 0.1, "sgd": 1.0}
-    method = HyFree(
-        base=HyFreeSettings().with_noise(1.0).base,
-        losses=Gaussian(noise_scale=1.0),
-        settings=HyFreeSettings(step_size=1e-4),
-    )
-    assert method.init(w).step_size == 1e-4
+    assert HyFree(step_size=1e-4).with_noise(1.0).init(w).step_size == 1e-4
 
 
 def test_one_step_is_paid_and_delivered():

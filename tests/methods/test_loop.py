@@ -9,21 +9,14 @@ import pytest
 import torch
 
 from armijo.data.private import PrivateDataset
-from armijo.methods import (
-    BLGD,
-    BLSGD,
-    LineSearchSettings,
-    StepRecord,
-    line_search_method,
-    minimize,
-)
-from armijo.methods.armijo_search import ArmijoSearch
+from armijo.methods import BLGD, BLSGD, Problem, StepRecord, minimize
 from armijo.methods.line_search import LINE_SEARCHES
 from armijo.noise import Randomness
 from armijo.objectives import LinearObjective
 from armijo.privacy.accountant import Accountant
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.filter import PrivacyFilter
+from armijo.registry import method_settings
 
 BUDGET = Budget(epsilon=30.0, delta=1e-5)
 SMALL = Budget(epsilon=6.0, delta=1e-5)
@@ -57,10 +50,13 @@ def gate(X, y, *, seed=0, n_rows=ROWS, budget=BUDGET, orders=3):
 def method_of(name, **settings):
     """A method that fails now and then, so that retries are part of every run."""
     asked = {"gradient_rho": 0.05, "search_epsilon": 0.3, **settings}
-    search = ArmijoSearch(max_tries=3)
-    return line_search_method(
-        LineSearchSettings(method=name, search=search, **asked), BUDGET
-    )
+    if name == "blgd":
+        asked.pop("rate", None)  # it uses all rows
+    return calibrated(name, BUDGET, max_tries=3, **asked)
+
+
+def calibrated(name, budget, **options):
+    return method_settings(name, options).calibrate(budget, Problem(budget=budget))
 
 
 def train(name, loss, *, max_batches=25, data=None, **settings):
@@ -271,7 +267,7 @@ class TestLoop:
 
 class TestMethodsByName:
     def test_the_paper_divides_epsilon_by_a_hundred(self):
-        method = line_search_method(LineSearchSettings(), PAPER)
+        method = calibrated("blsgd", PAPER)
         assert method.search_epsilon == pytest.approx(0.02)
         assert method.gradient_rho == pytest.approx(0.02**2 / 2)
         assert (method.grad_clip, method.loss_clip, method.step_max) == (3, 1, 2)
@@ -285,7 +281,7 @@ class TestMethodsByName:
 
     @pytest.mark.parametrize("name", LINE_SEARCHES)
     def test_kind_and_clip_decay(self, name):
-        method = line_search_method(LineSearchSettings(method=name), PAPER)
+        method = calibrated(name, PAPER)
         assert type(method) is (BLGD if name == "blgd" else BLSGD)
         if name != "blgd":
             assert method.clip_decay == (0.05 if name == "blsgd-ac" else 0.0)
@@ -293,10 +289,7 @@ class TestMethodsByName:
     @pytest.mark.parametrize("name", LINE_SEARCHES)
     @pytest.mark.parametrize("kind", ["laplace", "gaussian"])
     def test_expected_steps_use_up_the_budget(self, name, kind):
-        settings = LineSearchSettings(
-            method=name, expected_steps=20, search=ArmijoSearch(kind=kind)
-        )
-        method = line_search_method(settings, PAPER)
+        method = calibrated(name, PAPER, expected_steps=20, search=kind)
         assert method.search_epsilon == pytest.approx(
             math.sqrt(2 * method.gradient_rho)
         )
@@ -308,15 +301,13 @@ class TestMethodsByName:
         assert 19.9 < best < 20.5
 
     def test_given_budgets_go_first(self):
-        settings = LineSearchSettings(gradient_rho=0.5, expected_steps=30)
-        method = line_search_method(settings, PAPER)
+        method = calibrated("blsgd", PAPER, gradient_rho=0.5, expected_steps=30)
         assert method.gradient_rho == 0.5
         assert method.search_epsilon != pytest.approx(1.0)
 
     @pytest.mark.parametrize(
         "settings",
         [
-            {"method": "adam"},
             {"expected_steps": 0},
             {"gradient_rho": 0.0},
             {"search_epsilon": -1.0},
@@ -325,7 +316,7 @@ class TestMethodsByName:
     )
     def test_bad_settings_are_refused(self, settings):
         with pytest.raises(ValueError, match=f"Expected.*{next(iter(settings))}"):
-            line_search_method(LineSearchSettings(**settings), PAPER)
+            calibrated("blsgd", PAPER, **settings)
 
 
 def test_a_record_names_the_charge_of_its_own_batch(monkeypatch):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.data.sources import TensorRows
-from armijo.methods.auto_network import FACTORS, NetworkAuto, SearchedState, _evidence
-from armijo.methods.base import Direction, minimize
+from armijo.methods.auto_network import FACTORS, AutoNetwork, SearchedState, _evidence
+from armijo.methods.base import Direction, Problem, minimize
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
 from armijo.objectives.module import ModuleObjective, as_module
@@ -29,7 +29,7 @@ DTYPE = torch.float64
 
 
 def built(steps=12, noise=1.0, rate=0.2, **given):
-    return NetworkAuto(**given).with_noise(noise, rate=rate, steps=steps)
+    return AutoNetwork(**given, rate=rate, steps=steps).with_noise(noise)
 
 
 def state(method, **given):
@@ -82,7 +82,7 @@ def test_the_plan_is_the_schedule():
 
 def test_the_noise_uses_the_budget_and_no_more():
     budget = Budget(epsilon=2.0, delta=1e-5)
-    method = NetworkAuto().build(budget, rate=0.1, steps=40)
+    method = AutoNetwork(rate=0.1, steps=40).calibrate(budget, Problem(budget=budget))
     found, _ = planned_epsilon(method.schedule(), budget.delta)
     assert 0.98 * budget.epsilon < found <= budget.epsilon
 
@@ -189,8 +189,8 @@ def test_without_noise_the_loss_falls_and_a_tiny_step_grows():
         accountant=FreeAccountant(),
         randomness=Randomness(seed=1, insecure_deterministic=True),
     )
-    settings = NetworkAuto(step_size=0.01, refresh_every=1)
-    method = settings.with_noise(0.0, rate=1.0, steps=40)
+    settings = AutoNetwork(step_size=0.01, refresh_every=1, rate=1.0, steps=40)
+    method = settings.with_noise(0.0)
     first = method.init(objective.start())
     found = [s for s, _ in minimize(objective, data, method, first, max_batches=40)]
     assert found[-1].step_size >= 8 * first.step_size
@@ -225,7 +225,7 @@ def test_the_unit_of_the_drops_is_above_what_noise_alone_shows():
 )
 def test_bad_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        NetworkAuto(**wrong)
+        AutoNetwork(**wrong)
 
 
 def test_a_state_from_a_file_is_checked():

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import armijo
 from armijo.errors import UnsupportedModule
-from armijo.networks.methods import NETWORK_METHODS
+from armijo.registry import NETWORK_METHODS
 from tests.networks.network_doubles import (
     CLASSES,
     CROSS_ENTROPY,

@@ -17,10 +17,10 @@ from armijo.data.private import PrivateDataset
 from armijo.data.sources import TensorRows
 from armijo.methods.base import StepRecord, minimize
 from armijo.methods.sgd import DPSGD
-from armijo.networks.methods import NETWORK_METHODS, NetworkBLSGD, network_method
 from armijo.noise import Randomness, poisson_coins
 from armijo.objectives.module import ModuleObjective
 from armijo.privacy.budget import Budget
+from armijo.registry import NETWORK_METHODS, network_method
 from tests.methods.test_limits import FreeAccountant
 from tests.networks.network_doubles import (
     BUDGET,
@@ -70,7 +70,7 @@ def run(
 
 @cache
 def without_noise(*, rate: float = 1.0, **settings: Any) -> Any:
-    built = NetworkBLSGD(**settings).build(BUDGET, rate=rate, steps=5)
+    built = network_method("blsgd", BUDGET, rate=rate, steps=5, options=settings)
     return replace(built, gradient_rho=math.inf, search_epsilon=math.inf)
 
 
@@ -251,7 +251,8 @@ def test_adaptation_is_an_option_and_stops_in_time():
 @pytest.mark.parametrize("adapt", ["angle", "always"])
 def test_adaptation_asks_for_searches_that_can_fail(adapt):
     with pytest.raises(ValueError, match=r"fallback=False.*Nothing was spent"):
-        NetworkBLSGD(adapt=adapt)
+        options = {"adapt": adapt}
+        network_method("blsgd", BUDGET, rate=RATE, steps=STEPS, options=options)
 
 
 @pytest.mark.parametrize("name", NETWORK_METHODS)

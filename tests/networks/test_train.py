@@ -18,10 +18,10 @@ import armijo
 from armijo.data import private
 from armijo.errors import BudgetExceeded
 from armijo.methods.base import StepRecord
-from armijo.networks.methods import NETWORK_METHODS
 from armijo.networks.settings import default_rate, default_steps
 from armijo.privacy.budget import Neighboring
 from armijo.privacy.ledger import read_ledger
+from armijo.registry import NETWORK_METHODS
 from tests.networks.network_doubles import (
     CLASSES,
     CROSS_ENTROPY,

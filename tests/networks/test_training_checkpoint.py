@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from armijo.errors import ArmijoError, Diverged, PaidAgainWarning
 from armijo.methods.base import StepRecord
-from armijo.networks.methods import NETWORK_METHODS
 from armijo.privacy.budget import Budget
 from armijo.privacy.ledger import read_ledger
+from armijo.registry import NETWORK_METHODS
 from armijo.training import accounts
 from tests.networks.checkpoint_doubles import LEFT, SEED, files, seeded, stopped
 from tests.networks.network_doubles import (

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from armijo.errors import ArmijoError
 from armijo.estimators.run import RunSettings, train
-from armijo.methods import BLSGD, LineSearchSettings, StepRecord
+from armijo.methods import BLSGD, StepRecord
 from armijo.methods.base import Direction
 from armijo.methods.line_search import LINE_SEARCHES, SearchState
 from armijo.objectives import LinearObjective
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.ledger import read_ledger
+from armijo.registry import method_settings
 from armijo.training.checkpoint import (
     Position,
     load_checkpoint,
@@ -255,7 +256,7 @@ def settings_of(folder, name="blsgd", **changes):
     settings = RunSettings(
         budget=Budget(epsilon=4.0, delta=1e-5),
         objective=LinearObjective(loss="logistic", n_features=3),
-        method=LineSearchSettings(method=name, gradient_rho=0.02, search_epsilon=0.2),
+        method=method_settings(name, {"gradient_rho": 0.02, "search_epsilon": 0.2}),
         n_rows=ROWS,
         relation=Neighboring.ADD_REMOVE,
         seed=9,
@@ -303,9 +304,8 @@ class TestResume:
     @pytest.mark.parametrize("name", LINE_SEARCHES)
     def test_a_mean_of_iterates_is_carried_on(self, tmp_path, name):
         def settings(folder, tail_mean):
-            method = LineSearchSettings(
-                method=name, gradient_rho=0.02, search_epsilon=0.2, tail_mean=tail_mean
-            )
+            options = {"gradient_rho": 0.02, "search_epsilon": 0.2}
+            method = method_settings(name, {**options, "tail_mean": tail_mean})
             return settings_of(tmp_path / folder, method=method)
 
         whole = train(*data(), settings("whole", True))

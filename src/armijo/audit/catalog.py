@@ -24,7 +24,7 @@ from armijo.audit.support import SupportGame
 from armijo.methods.base import Method, MethodSettings
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.budget import Budget, Neighboring
-from armijo.registry import METHODS, SETTINGS, method_settings, parameters_of
+from armijo.registry import LINEAR, method_settings, parameters_of
 
 FAR = 10.0
 """The feature of the row that stays: its gradient is longer than every clip."""
@@ -79,9 +79,7 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 """Parameters of methods in their games; others have their defaults there."""
 
-PRIVATE = tuple(
-    name for name in METHODS if name not in SETTINGS or SETTINGS[name].private
-)
+PRIVATE = tuple(name for name, entry in LINEAR.items() if entry.kind.private)
 """The methods that promise something."""
 
 GAUSSIAN = frozenset({"auto", "adam", "outpert-gd", "hyfree"})

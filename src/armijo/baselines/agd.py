@@ -12,8 +12,8 @@ or less all sums move the same way by at most C, so its weights are
 """
 
 import math
-from dataclasses import dataclass, fields, replace
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -28,12 +28,14 @@ from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.methods.base import (
     Direction,
     Method,
-    MethodSettings,
     Problem,
     StepRecord,
     averaged,
+    calibrated,
+    solved,
 )
 from armijo.objectives.base import Objective
+from armijo.privacy.budget import Budget
 from armijo.privacy.mechanisms import Gaussian, NoisyMax
 
 
@@ -59,10 +61,14 @@ class AGD(Method[AGDState]):
 
     Attributes
     ----------
-    gradient_rho : float
-        First budget of a gradient.
-    search_epsilon : float
-        Epsilon of each selection; it never grows.
+    initial_split : {"equal", "classical"}
+        The first gradient gets as much as a selection, or what the classical Gaussian
+        calibration at e asks for, ``e^2 / (4 log(1.25/delta))`` (the authors' script).
+    splits : int
+        A selection gets ``rho = e^2 / 2`` with ``e = epsilon / (2 splits)``.
+    selection : {"bounded", "pure"}
+        Buy epsilon 2e with that rho, or take the printed e, for which the selection is
+        still charged by its bounded range, that is a quarter of rho.
     grad_clip, loss_clip : float
         Clips of gradients and losses.
     step_max, grid_size : float, int
@@ -72,10 +78,14 @@ class AGD(Method[AGDState]):
     refresh_every, headroom : int, float
         Every so many updates the largest step becomes headroom times the largest
         recent one, at most ``step_max``.
+    gradient_rho, search_epsilon : float or None
+        First budget of a gradient, and epsilon of each selection, which never grows;
+        both from calibration.
     """
 
-    gradient_rho: float
-    search_epsilon: float
+    initial_split: Literal["equal", "classical"] = "equal"
+    splits: int = 60
+    selection: SelectionRule = "bounded"
     grad_clip: float = 3.0
     loss_clip: float = 3.0
     step_max: float = 2.0
@@ -83,10 +93,40 @@ class AGD(Method[AGDState]):
     budget_growth: float = 0.1
     refresh_every: int = 10
     headroom: float = 1.1
+    gradient_rho: float | None = solved()
+    search_epsilon: float | None = solved()
+
+    def __post_init__(self) -> None:
+        """Check the settings; without growth a failed selection would buy nothing."""
+        _validate.choice(("equal", "classical"), initial_split=self.initial_split)
+        _validate.choice(SELECTION_RULES, selection=self.selection)
+        _validate.positive(
+            grad_clip=self.grad_clip,
+            loss_clip=self.loss_clip,
+            step_max=self.step_max,
+            budget_growth=self.budget_growth,
+            headroom=self.headroom,
+        )
+        _validate.at_least(
+            1,
+            splits=self.splits,
+            grid_size=self.grid_size,
+            refresh_every=self.refresh_every,
+        )
+
+    def calibrate(self, budget: Budget, problem: Problem) -> Self:
+        """Set the first budgets."""
+        each = budget.epsilon / (2 * self.splits)
+        rho = gradient_rho = each**2 / 2
+        if self.initial_split == "classical":
+            gradient_rho = each**2 / (4 * math.log(1.25 / budget.delta))
+        epsilon = selection_epsilon(rho, self.selection)
+        return replace(self, gradient_rho=gradient_rho, search_epsilon=epsilon)
 
     def init(self, w: Tensor) -> AGDState:
         """Return the first state."""
-        return AGDState(w=w, gradient_rho=self.gradient_rho, step_max=self.step_max)
+        rho = calibrated(gradient_rho=self.gradient_rho)
+        return AGDState(w=w, gradient_rho=rho, step_max=self.step_max)
 
     def schedule(self) -> None:
         """Return None: what a selection answers decides what is charged next."""
@@ -105,7 +145,8 @@ class AGD(Method[AGDState]):
 
     def _selection(self) -> NoisyMax:
         """Return NoisyMin as the exponential mechanism on scores within C/2."""
-        return NoisyMax(self.search_epsilon, 0.5 * self.loss_clip)
+        epsilon = calibrated(search_epsilon=self.search_epsilon)
+        return NoisyMax(epsilon, 0.5 * self.loss_clip)
 
     def step(
         self,
@@ -168,59 +209,3 @@ class AGD(Method[AGDState]):
             updates=updates,
             recent_steps=steps,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class AGDSettings(MethodSettings):
-    """Public settings of DP-AGD.
-
-    A selection gets ``rho = e^2 / 2`` with ``e = epsilon / (2 splits)``.  The first
-    gradient gets as much (``initial_split="equal"``), or what the classical Gaussian
-    calibration at e asks for, ``e^2 / (4 log(1.25/delta))`` (``"classical"``, the
-    authors' script).  ``selection="bounded"`` buys epsilon 2e with that rho;
-    ``"pure"`` is the printed e, for which the selection is still charged by its
-    bounded range, that is a quarter of rho.
-    """
-
-    initial_split: Literal["equal", "classical"] = "equal"
-    splits: int = 60
-    selection: SelectionRule = "bounded"
-    grad_clip: float = 3.0
-    loss_clip: float = 3.0
-    step_max: float = 2.0
-    grid_size: int = 20
-    budget_growth: float = 0.1
-    refresh_every: int = 10
-    headroom: float = 1.1
-
-    def __post_init__(self) -> None:
-        """Check the settings; without growth a failed selection would buy nothing."""
-        _validate.choice(("equal", "classical"), initial_split=self.initial_split)
-        _validate.choice(SELECTION_RULES, selection=self.selection)
-        _validate.positive(
-            grad_clip=self.grad_clip,
-            loss_clip=self.loss_clip,
-            step_max=self.step_max,
-            budget_growth=self.budget_growth,
-            headroom=self.headroom,
-        )
-        _validate.at_least(
-            1,
-            splits=self.splits,
-            grid_size=self.grid_size,
-            refresh_every=self.refresh_every,
-        )
-
-    def build(self, problem: Problem) -> AGD:
-        """Return DP-AGD with its first budgets."""
-        each = problem.budget.epsilon / (2 * self.splits)
-        rho = each**2 / 2
-        gradient_rho = rho
-        if self.initial_split == "classical":
-            gradient_rho = each**2 / (4 * math.log(1.25 / problem.budget.delta))
-        names = {field.name for field in fields(AGD)}
-        shared = {
-            f.name: getattr(self, f.name) for f in fields(self) if f.name in names
-        }
-        epsilon = selection_epsilon(rho, self.selection)
-        return AGD(gradient_rho=gradient_rho, search_epsilon=epsilon, **shared)

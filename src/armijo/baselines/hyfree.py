@@ -10,8 +10,9 @@ together one Gaussian, and every charge is known before the first.
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -19,10 +20,17 @@ from torch import Tensor
 
 from armijo import _validate
 from armijo.data.private import BatchPlan, PrivateBatch
-from armijo.methods.base import Method, MethodSettings, Problem, Schedule, StepRecord
+from armijo.methods.base import (
+    Method,
+    Problem,
+    Schedule,
+    StepRecord,
+    calibrated,
+    solved,
+)
 from armijo.methods.sgd import DPSGD, DPAdam, GradientState
 from armijo.objectives.base import Objective
-from armijo.privacy.budget import FloatArray
+from armijo.privacy.budget import Budget, FloatArray
 from armijo.privacy.mechanisms import Gaussian
 from armijo.privacy.plan_noise import noise_for_plan
 
@@ -49,8 +57,24 @@ def parabola_minimum(
 
 
 @dataclass(frozen=True, kw_only=True)
-class HyFreeSettings(MethodSettings):
-    """Public settings of HyFreeDP.
+class HyFreeState:
+    """Released values: parameters, moments, the step and the clip of the losses."""
+
+    w: Tensor
+    step_size: float
+    loss_clip: float
+    updates: int = 0
+    first_moment: Tensor | None = None
+    second_moment: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Check the public numbers, which may come from a file."""
+        _validate.positive(step_size=self.step_size, loss_clip=self.loss_clip)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HyFree(Method[HyFreeState]):
+    """Noisy normalized gradients with a step fitted to noisy losses.
 
     The defaults are for linear models and few steps.  Fine-tuned networks start with
     ``step_size=1e-4`` and ``stability=0.01``, without ``significance`` (0) and
@@ -80,6 +104,8 @@ class HyFreeSettings(MethodSettings):
         How much more noise the gradients bear to pay for the losses.
     variant : {"adam", "sgd"}
         The optimizer that turns gradients into directions.
+    noise_multiplier : float or None
+        Noise of the gradients, from calibration.
     """
 
     rate: float = 0.1
@@ -94,6 +120,7 @@ class HyFreeSettings(MethodSettings):
     stability: float = 1.0
     noise_growth: float = 1.01
     variant: Literal["adam", "sgd"] = "adam"
+    noise_multiplier: float | None = solved()
 
     def __post_init__(self) -> None:
         _validate.rate(rate=self.rate)
@@ -112,67 +139,48 @@ class HyFreeSettings(MethodSettings):
             if not getattr(self, name) > 1:
                 raise ValueError(f"Expected {name} > 1, got {getattr(self, name)!r}.")
 
-    def build(self, problem: Problem) -> "HyFree":
-        """Return the method with its noise, solved for the budget."""
-        noise = noise_for_plan(problem.budget, lambda z: self.with_noise(z).schedule())
-        return self.with_noise(noise)
+    def calibrate(self, budget: Budget, problem: Problem) -> Self:
+        """Solve the noise for the budget."""
+        return self.with_noise(
+            noise_for_plan(budget, lambda z: self.with_noise(z).schedule())
+        )
 
-    def with_noise(self, noise: float) -> "HyFree":
-        """Return the method with a given gradient noise; that of the losses follows.
+    def with_noise(self, noise: float) -> Self:
+        """Return the method with a given gradient noise; that of the losses follows."""
+        return replace(self, noise_multiplier=noise)
+
+    @cached_property
+    def base(self) -> DPSGD:
+        """What turns gradients into directions: its own step is one."""
+        return (DPAdam if self.variant == "adam" else DPSGD)(
+            rate=self.rate,
+            steps=self.steps,
+            step_size=1.0,
+            grad_clip=1.0,  # gradients are normalized
+            noise_multiplier=calibrated(noise_multiplier=self.noise_multiplier),
+        )
+
+    @cached_property
+    def losses(self) -> Gaussian:
+        """The joint release of a fit's losses, in units of their clip.
 
         Liu and Bu let gradients have 1.01 times the noise sigma they would have alone;
         by 1/sigma^2, which adds up, the losses get what that leaves:
         ``steps / sigma^2 = steps / (growth sigma)^2 + fits points / loss_noise^2``.
         """
+        noise = calibrated(noise_multiplier=self.noise_multiplier)
         fits = math.ceil(self.steps / self.refresh_every)
         share = (self.noise_growth**2 - 1) * self.steps / (fits * self.points)
-        base = (DPAdam if self.variant == "adam" else DPSGD)(
-            rate=self.rate,
-            steps=self.steps,
-            step_size=1.0,
-            grad_clip=1.0,  # gradients are normalized
-            noise_multiplier=noise,
-        )
-        losses = Gaussian(
+        return Gaussian(
             noise_scale=noise / math.sqrt(share), sensitivity=math.sqrt(self.points)
         )
-        return HyFree(base=base, losses=losses, settings=self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HyFreeState:
-    """Released values: parameters, moments, the step and the clip of the losses."""
-
-    w: Tensor
-    step_size: float
-    loss_clip: float
-    updates: int = 0
-    first_moment: Tensor | None = None
-    second_moment: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        """Check the public numbers, which may come from a file."""
-        _validate.positive(step_size=self.step_size, loss_clip=self.loss_clip)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HyFree(Method[HyFreeState]):
-    """Noisy normalized gradients with a step fitted to noisy losses.
-
-    ``base`` turns gradients into directions: its own step is one.  ``losses`` is the
-    joint release of a fit's losses, in units of their clip.
-    """
-
-    base: DPSGD
-    losses: Gaussian
-    settings: HyFreeSettings
 
     def init(self, w: Tensor) -> HyFreeState:
         """Return the first state."""
-        step_size = self.settings.step_size
+        step_size = self.step_size
         if step_size is None:
-            step_size = 0.1 if isinstance(self.base, DPAdam) else 1.0
-        return HyFreeState(w=w, step_size=step_size, loss_clip=self.settings.loss_clip)
+            step_size = 0.1 if self.variant == "adam" else 1.0
+        return HyFreeState(w=w, step_size=step_size, loss_clip=self.loss_clip)
 
     def schedule(self) -> Schedule:
         """Return the two kinds of batches in their order."""
@@ -190,7 +198,7 @@ class HyFree(Method[HyFreeState]):
 
     def _fits(self, update: int) -> bool:
         """Say whether the step is fitted at this update."""
-        return update % self.settings.refresh_every == 0
+        return update % self.refresh_every == 0
 
     def _batch(self, update: int) -> BatchPlan:
         """Return the plan of one batch."""
@@ -205,9 +213,7 @@ class HyFree(Method[HyFreeState]):
         batch_size: float,
     ) -> tuple[HyFreeState, StepRecord]:
         """Measure a direction, fit the step when it is due, and move."""
-        query = objective.normalized_gradient_sum(
-            state.w, stability=self.settings.stability
-        )
+        query = objective.normalized_gradient_sum(state.w, stability=self.stability)
         mean = batch.noisy_vector(query, self.base.gradient) / batch_size
         g = mean + objective.penalty_gradient(state.w)
         turned, direction = self._turned(state, g)
@@ -217,7 +223,7 @@ class HyFree(Method[HyFreeState]):
         record = StepRecord(
             update=state.updates,
             step_size=turned.step_size,
-            tries=self.settings.points if fits else 0,
+            tries=self.points if fits else 0,
             direction_norm=float(direction.norm()),
             gradient_rho=self.base.gradient.rho,
             grad_clip=self.base.gradient.sensitivity,
@@ -249,18 +255,18 @@ class HyFree(Method[HyFreeState]):
         batch_size: float,
     ) -> HyFreeState:
         """Release the losses, then set the step and the next clip from them."""
-        own, middle = self.settings, self.settings.points // 2
-        places = np.arange(own.points, dtype=float) - middle
+        middle = self.points // 2
+        places = np.arange(self.points, dtype=float) - middle
         sizes = [float(place) * state.step_size for place in places]
         query = objective.losses_along(state.w, direction, sizes, clip=state.loss_clip)
         unit = state.loss_clip / batch_size
         losses = batch.noisy_sum(query, self.losses) * unit
-        noise = own.significance * self.losses.noise_scale * unit
+        noise = self.significance * self.losses.noise_scale * unit
         penalties = [objective.penalty(state.w - size * direction) for size in sizes]
         factor = parabola_minimum(places, losses + np.array(penalties), noise)
         if factor is not None:
-            factor = min(max(factor, 1 / own.step_change), own.step_change)
+            factor = min(max(factor, 1 / self.step_change), self.step_change)
             state = replace(state, step_size=factor * state.step_size)
         # Noise can take a loss below zero, where no clip is: the old one stays.
-        level = own.headroom * float(losses[middle])
+        level = self.headroom * float(losses[middle])
         return replace(state, loss_clip=level) if 0 < level < math.inf else state

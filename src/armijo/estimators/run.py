@@ -26,7 +26,7 @@ from armijo.methods.base import (
     StepRecord,
     minimize,
 )
-from armijo.methods.line_search import LineSearchSettings
+from armijo.methods.line_search import LineSearch
 from armijo.noise import Randomness
 from armijo.objectives.elementwise import elementwise_self_test
 from armijo.objectives.linear import LinearObjective
@@ -170,7 +170,7 @@ def _refuse_foreign(settings: RunSettings) -> None:
             f"Expected two classes, got {settings.objective.n_classes}; "
             f"{type(settings.method).__name__} is for binary labels. Nothing was spent."
         )
-    printed = isinstance(settings.method, LineSearchSettings)
+    printed = isinstance(settings.method, LineSearch)
     if settings.accounting == "paper" and not printed:
         raise ValueError(
             "Expected accounting='sound', got 'paper', which reproduces the printed "

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Methods and the one training loop."""
 
+from armijo.methods.armijo_search import ArmijoSearch
 from armijo.methods.base import (
     Method,
     MethodSettings,
@@ -9,22 +10,19 @@ from armijo.methods.base import (
     StepRecord,
     minimize,
 )
-from armijo.methods.line_search import (
-    BLGD,
-    BLSGD,
-    LineSearchSettings,
-    line_search_method,
-)
+from armijo.methods.line_search import BLGD, BLSGD
+from armijo.methods.sgd import DPSGD, DPAdam
 
 __all__ = [
     "BLGD",
     "BLSGD",
-    "LineSearchSettings",
+    "DPSGD",
+    "ArmijoSearch",
+    "DPAdam",
     "Method",
     "MethodSettings",
     "Problem",
     "State",
     "StepRecord",
-    "line_search_method",
     "minimize",
 ]

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import NormalDist
+from typing import Self
 
 import numpy as np
 from torch import Tensor
@@ -21,9 +22,12 @@ from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.methods.base import (
     Direction,
     Method,
+    Problem,
     Schedule,
     StepRecord,
+    calibrated,
     measure,
+    solved,
     tail_weight,
 )
 from armijo.objectives.base import Objective
@@ -38,75 +42,6 @@ LARGEST_STEP = 8.0
 
 _MOST = 5.0  # deviations that one search may count
 _WRONG = 0.05  # chance that noise alone ever changes the step of a run
-
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkAuto:
-    """Public settings; none has to be given.
-
-    Attributes
-    ----------
-    grad_clip : float
-        Clip of a gradient.
-    step_size : float
-        The first step, in units of one over the clip.
-    refresh_every : int
-        Batches from one search to the next.
-    search_share : float
-        What a search gets of its batch's ``1/sigma^2``.
-    boldness : float
-        The step is so many times the one that the search looks at: the mean of
-        iterates bears more noise than one of them.
-    memory : int
-        How many searches are averaged.
-    forgetting : float
-        The mean of iterates reaches back over one part in ``forgetting + 1`` of them.
-    """
-
-    grad_clip: float = 1.0
-    step_size: float = 4.0
-    refresh_every: int = 5
-    search_share: float = 0.3
-    boldness: float = 4.0
-    memory: int = 10
-    forgetting: float = 8.0
-
-    def __post_init__(self) -> None:
-        _validate.positive(
-            grad_clip=self.grad_clip,
-            step_size=self.step_size,
-            boldness=self.boldness,
-            forgetting=self.forgetting,
-        )
-        _validate.at_least(1, refresh_every=self.refresh_every)
-        _validate.at_least(1, memory=self.memory)
-        _validate.open_unit(search_share=self.search_share)
-
-    def build(self, budget: Budget, *, rate: float, steps: int) -> "SearchedSGD":
-        """Return the method whose ``steps`` batches use up the budget."""
-
-        def at(noise: float) -> SearchedSGD:
-            return self.with_noise(noise, rate=rate, steps=steps)
-
-        return at(noise_for_plan(budget, lambda z: at(z).schedule()))
-
-    def with_noise(self, noise: float, *, rate: float, steps: int) -> "SearchedSGD":
-        """Return the method with a noise multiplier of its gradients.
-
-        A batch with a search bears ``1/(1 - share)`` of what the others bear.
-        """
-        clip = self.grad_clip
-        search = noise * math.sqrt((1 - self.search_share) / self.search_share)
-        return SearchedSGD(
-            settings=self,
-            rate=rate,
-            steps=steps,
-            gradient=Gaussian(noise_scale=noise * clip, sensitivity=clip),
-            drops=Gaussian(
-                noise_scale=search * math.sqrt(len(FACTORS)),
-                sensitivity=math.sqrt(len(FACTORS)),
-            ),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,18 +62,85 @@ class SearchedState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchedSGD(Method[SearchedState]):
-    """Noisy gradient steps with a three-point search every few batches."""
+class AutoNetwork(Method[SearchedState]):
+    """Noisy gradient steps with a three-point search every few batches.
 
-    settings: NetworkAuto
-    rate: float
-    steps: int
-    gradient: Gaussian
-    drops: Gaussian
+    No setting has to be given.
+
+    Attributes
+    ----------
+    rate, steps : float, int
+        Poisson sampling probability and number of batches.
+    grad_clip : float
+        Clip of a gradient.
+    step_size : float
+        The first step, in units of one over the clip.
+    refresh_every : int
+        Batches from one search to the next.
+    search_share : float
+        What a search gets of its batch's ``1/sigma^2``.
+    boldness : float
+        The step is so many times the one that the search looks at: the mean of
+        iterates bears more noise than one of them.
+    memory : int
+        How many searches are averaged.
+    forgetting : float
+        The mean of iterates reaches back over one part in ``forgetting + 1`` of them.
+    noise_multiplier : float or None
+        Noise of each gradient sum over the clip, from calibration.
+    """
+
+    rate: float = 0.01
+    steps: int = 1000
+    grad_clip: float = 1.0
+    step_size: float = 4.0
+    refresh_every: int = 5
+    search_share: float = 0.3
+    boldness: float = 4.0
+    memory: int = 10
+    forgetting: float = 8.0
+    noise_multiplier: float | None = solved()
+
+    def __post_init__(self) -> None:
+        _validate.rate(rate=self.rate)
+        _validate.at_least(1, steps=self.steps)
+        _validate.positive(
+            grad_clip=self.grad_clip,
+            step_size=self.step_size,
+            boldness=self.boldness,
+            forgetting=self.forgetting,
+        )
+        _validate.at_least(1, refresh_every=self.refresh_every)
+        _validate.at_least(1, memory=self.memory)
+        _validate.open_unit(search_share=self.search_share)
+
+    def calibrate(self, budget: Budget, problem: Problem) -> Self:
+        """Solve the noise with which ``steps`` batches use up the budget."""
+        return self.with_noise(
+            noise_for_plan(budget, lambda z: self.with_noise(z).schedule())
+        )
+
+    def with_noise(self, noise: float) -> Self:
+        """Return the method with a noise multiplier of its gradients."""
+        return replace(self, noise_multiplier=noise)
+
+    @property
+    def gradient(self) -> Gaussian:
+        """The noisy sum of gradients of every batch."""
+        noise = calibrated(noise_multiplier=self.noise_multiplier)
+        return Gaussian(noise_scale=noise * self.grad_clip, sensitivity=self.grad_clip)
+
+    @property
+    def drops(self) -> Gaussian:
+        """The search of a batch, which bears ``1/(1 - share)`` of what others bear."""
+        noise = calibrated(noise_multiplier=self.noise_multiplier)
+        search = noise * math.sqrt((1 - self.search_share) / self.search_share)
+        root = math.sqrt(len(FACTORS))
+        return Gaussian(noise_scale=search * root, sensitivity=root)
 
     def init(self, w: Tensor) -> SearchedState:
         """Return the first state."""
-        first = self.settings.step_size / self.settings.grad_clip
+        first = self.step_size / self.grad_clip
         return SearchedState(w=w, point=w, step_size=first)
 
     def schedule(self) -> Schedule:
@@ -152,7 +154,7 @@ class SearchedSGD(Method[SearchedState]):
 
     def _searches(self, update: int) -> bool:
         """Say whether a batch carries a search."""
-        return update % self.settings.refresh_every == 0
+        return update % self.refresh_every == 0
 
     def _batch(self, update: int) -> BatchPlan:
         """Return the plan of one batch."""
@@ -193,7 +195,7 @@ class SearchedSGD(Method[SearchedState]):
         state, slope = self._slope(state, direction, objective.size)
         if slope == 0:  # no gradient and no noise: nothing to learn a step from
             return state
-        sizes = [each * state.step_size / self.settings.boldness for each in FACTORS]
+        sizes = [each * state.step_size / self.boldness for each in FACTORS]
         units = np.array(sizes) * slope
         query = as_module(objective).drops_along(
             state.point, direction.vector, sizes, units=units
@@ -220,10 +222,10 @@ class SearchedSGD(Method[SearchedState]):
         """
         variance = direction.noise_energy / size
         found = direction.squared_norm - direction.noise_energy
-        share = 1 / self.settings.memory
+        share = 1 / self.memory
         signal = (1 - share) * state.signal + share * found
         square = max(signal, 0.0) + variance * math.sqrt(2 * size)
-        slope = self.settings.grad_clip * math.sqrt(square)
+        slope = self.grad_clip * math.sqrt(square)
         return replace(state, signal=signal), slope
 
     def _changed(
@@ -236,7 +238,7 @@ class SearchedSGD(Method[SearchedState]):
         run together may change it, or it would drift.  Evidence that is no number comes
         from a step that is far too long.
         """
-        share = 1 / self.settings.memory
+        share = 1 / self.memory
         halve = (1 - share) * state.halve + share * halve
         double = (1 - share) * state.double + share * double
         enough = self._sure * math.sqrt(share / (2 - share))
@@ -244,7 +246,7 @@ class SearchedSGD(Method[SearchedState]):
         if not lost and max(halve, double) < enough:
             return replace(state, halve=halve, double=double)
         factor = FACTORS[0] if lost or halve > double else FACTORS[2]
-        largest = max(LARGEST_STEP, self.settings.step_size) / self.settings.grad_clip
+        largest = max(LARGEST_STEP, self.step_size) / self.grad_clip
         step_size = min(factor * state.step_size, largest)
         # Evidence about steps relative to the old one says nothing of the new.
         return replace(state, step_size=step_size, halve=0.0, double=0.0)
@@ -252,7 +254,7 @@ class SearchedSGD(Method[SearchedState]):
     @property
     def _sure(self) -> float:
         """Deviations that noise exceeds once in all searches with a small chance."""
-        tests = 2 * math.ceil(self.steps / self.settings.refresh_every)
+        tests = 2 * math.ceil(self.steps / self.refresh_every)
         return NormalDist().inv_cdf(1 - _WRONG / tests)
 
     def _applied(self, state: SearchedState) -> float:
@@ -266,7 +268,7 @@ class SearchedSGD(Method[SearchedState]):
         """Make the step and take the iterate into the mean."""
         point = state.point - self._applied(state) * direction.vector
         done = state.updates + 1
-        weight = tail_weight(done, self.settings.forgetting)
+        weight = tail_weight(done, self.forgetting)
         mean = (1 - weight) * state.w + weight * point
         return replace(state, w=mean, point=point, updates=done)
 

@@ -7,8 +7,8 @@ turns the batch's answers into a new state and a record.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
@@ -80,6 +80,7 @@ class State(Protocol):
         ...
 
 
+SOLVED = "solved"
 S = TypeVar("S", bound=State)
 Schedule = tuple[tuple[Mechanism, int], ...]
 """Charges in their order, each with how often it follows itself."""
@@ -149,6 +150,26 @@ class Method(Traits, ABC, Generic[S]):
 
     Fields that are None before :meth:`calibrate` follow from the budget.
     """
+
+    nested: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """Options that are a field of a field, by the name they have for users."""
+
+    @classmethod
+    def options(cls) -> set[str]:
+        """Return the names of the options that it takes."""
+        inner = {name for name, _ in cls.nested.values()}
+        own = {one.name for one in fields(cls) if not one.metadata.get(SOLVED)}
+        return (own - inner) | cls.nested.keys()
+
+    @classmethod
+    def from_options(cls, asked: Mapping[str, Any]) -> Self:
+        """Return the method with some options given."""
+        given = {name: asked[name] for name in asked if name not in cls.nested}
+        for name in asked.keys() & cls.nested.keys():
+            place, inner = cls.nested[name]
+            whole = given.get(place) or getattr(cls(), place)
+            given[place] = replace(whole, **{inner: asked[name]})
+        return cls(**given)
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Return the method with everything that follows from budget and problem."""
@@ -221,13 +242,18 @@ def _stamped(record: StepRecord, *, batch: int, epsilon: float) -> StepRecord:
     return replace(record, batch=batch, epsilon=epsilon)
 
 
-def calibrated(**field: float | None) -> float:
+def solved() -> Any:
+    """Return a field that calibration sets, which is no option."""
+    return field(default=None, metadata={SOLVED: True})
+
+
+def calibrated(**given: float | None) -> float:
     """Return a field that calibration sets, refusing to go on without it.
 
     >>> calibrated(noise_multiplier=2.0)
     2.0
     """
-    ((name, value),) = field.items()
+    ((name, value),) = given.items()
     if value is None:
         raise ValueError(
             f"Expected a calibrated method, got {name}=None; call calibrate(budget, "

@@ -31,8 +31,8 @@ zeta               ``clip_decay``                  0 (DP-BLSGD-AC: 0.05)
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -43,73 +43,25 @@ from armijo.methods.armijo_search import ArmijoSearch, StepChoice
 from armijo.methods.base import (
     Direction,
     Method,
-    MethodSettings,
     Problem,
-    Schedule,
     StepRecord,
     averaged,
+    calibrated,
     measure,
     tail_weight,
 )
 from armijo.objectives.base import Objective
 from armijo.privacy.budget import Budget
 from armijo.privacy.calibrate import line_search_budget
-from armijo.privacy.mechanisms import Gaussian
+from armijo.privacy.mechanisms import Composed, Gaussian
+from armijo.privacy.plan_noise import noise_for_plan
+from armijo.privacy.subsampling import Subsampled
 
+LINE_SEARCHES = ("blsgd", "blsgd-ac", "blgd")
+"""DP-BLSGD, the same with clip adaptation, and full-batch DP-BLGD."""
 
-@dataclass(frozen=True, kw_only=True)
-class SearchSettings(Method[Any]):
-    """Settings of every line-search method.
-
-    Attributes
-    ----------
-    gradient_rho, search_epsilon : float
-        First budgets of a gradient and of a search, before amplification.
-    search : ArmijoSearch
-        The line search.
-    grad_clip, loss_clip : float
-        Clips of gradients and losses.
-    step_max : float
-        First candidate.
-    budget_growth : float
-        A budget that grows is multiplied by one plus this.
-    refresh_every, headroom : int, float
-        Every so many updates the first candidate falls to headroom times the largest
-        recent step, if that is lower.
-    tail_mean : bool
-        Whether the model is a mean of the iterates in which late ones count most, see
-        :func:`tail_weight`, or else the last one.  Both are made of released values
-        only, so that neither costs more.
-    """
-
-    gradient_rho: float
-    search_epsilon: float
-    search: ArmijoSearch = field(default_factory=ArmijoSearch)
-    grad_clip: float = 3.0
-    loss_clip: float = 1.0
-    step_max: float = 2.0
-    budget_growth: float = 0.3
-    refresh_every: int = 10
-    headroom: float = 1.2
-    tail_mean: bool = False
-
-    def schedule(self) -> Schedule | None:
-        """Return None: what a search answers decides what is charged next."""
-        return None
-
-    def __post_init__(self) -> None:
-        _validate.positive(
-            grad_clip=self.grad_clip,
-            loss_clip=self.loss_clip,
-            step_max=self.step_max,
-            headroom=self.headroom,
-        )
-        _validate.non_negative(budget_growth=self.budget_growth)
-        _validate.at_least(1, refresh_every=self.refresh_every)
-        if not isinstance(self.tail_mean, bool):
-            raise ValueError(
-                f"Expected tail_mean True or False, got {self.tail_mean!r}."
-            )
+SPLITS = 50
+"""Chen and Lee (2020) divide epsilon by twice the iterations they expect."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,18 +105,6 @@ class SearchState:
             )
 
 
-def first_state(settings: SearchSettings, w: Tensor) -> SearchState:
-    """Return the state before the first batch."""
-    return SearchState(
-        w=w,
-        gradient_rho=settings.gradient_rho,
-        search_epsilon=settings.search_epsilon,
-        grad_clip=settings.grad_clip,
-        loss_clip=settings.loss_clip,
-        step_max=settings.step_max,
-    )
-
-
 def angle_between(first: Tensor, second: Tensor) -> float:
     """Return the angle in degrees; 90 when a vector is zero."""
     norms = float(first.norm() * second.norm())
@@ -172,63 +112,6 @@ def angle_between(first: Tensor, second: Tensor) -> float:
         return 90.0
     cosine = max(-1.0, min(1.0, float(first @ second) / norms))
     return math.degrees(math.acos(cosine))
-
-
-def search_step(
-    settings: SearchSettings,
-    batch: PrivateBatch,
-    objective: Objective,
-    state: SearchState,
-    direction: Direction,
-    batch_size: float,
-) -> StepChoice:
-    """Run the search that the batch was charged for."""
-    return settings.search.choose(
-        batch,
-        objective,
-        state.here,
-        direction,
-        mechanism=settings.search.mechanism(state.search_epsilon),
-        step_max=state.step_max,
-        loss_clip=state.loss_clip,
-        grad_clip=state.grad_clip,
-        batch_size=batch_size,
-    )
-
-
-def updated(
-    settings: SearchSettings,
-    state: SearchState,
-    direction: Direction,
-    choice: StepChoice,
-) -> SearchState:
-    """Move, remember the step, and refresh the first candidate when it is due."""
-    steps = (*state.recent_steps, choice.step_size)
-    step_max, updates = state.step_max, state.updates + 1
-    if updates % settings.refresh_every == 0:
-        step_max = min(settings.headroom * max(steps), step_max)
-        steps = ()
-    point = torch.sub(state.here, direction.vector, alpha=choice.step_size)
-    return replace(
-        state,
-        w=_model(settings, state.w, point, updates),
-        point=point if settings.tail_mean else None,
-        updates=updates,
-        step_max=step_max,
-        recent_steps=steps,
-        pending=None,
-        previous=direction.vector,
-        clip_lowered=False,
-    )
-
-
-def _model(
-    settings: SearchSettings, mean: Tensor, point: Tensor, updates: int
-) -> Tensor:
-    """Return the mean with a new iterate taken in, or the iterate alone."""
-    if not settings.tail_mean:
-        return point
-    return torch.lerp(mean, point, tail_weight(updates))
 
 
 def record(
@@ -254,7 +137,199 @@ def record(
 
 
 @dataclass(frozen=True, kw_only=True)
-class BLSGD(SearchSettings):
+class LineSearch(Method[SearchState]):
+    """What the line-search methods share.
+
+    Attributes
+    ----------
+    gradient_rho, search_epsilon : float or None
+        First budgets of a gradient and of a search, before amplification.  None is the
+        paper's ``epsilon_iter^2 / 2`` and ``epsilon_iter = epsilon / 100``, or solved.
+    expected_steps : int or None
+        Solve both so that this many steps use up the budget.
+    search_share : float or None
+        The search's part of the budget of each of the expected steps, for Gaussian
+        searches (Chen and Lee 2020, networks); None gives both the same rho.
+    search : ArmijoSearch
+        The line search.
+    grad_clip, loss_clip : float
+        Clips of gradients and losses.
+    step_max : float
+        First candidate.
+    budget_growth : float
+        A budget that grows is multiplied by one plus this.
+    refresh_every, headroom : int, float
+        Every so many updates the first candidate falls to headroom times the largest
+        recent step, if that is lower.
+    tail_mean : bool
+        Whether the model is a mean of the iterates in which late ones count most, see
+        :func:`~armijo.methods.base.tail_weight`, or else the last one.  Both are made
+        of released values only, so that neither costs more.
+    """
+
+    nested: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "search": ("search", "kind"),
+        "search_form": ("search", "form"),
+        **{
+            name: ("search", name)
+            for name in (
+                "slope",
+                "shrink",
+                "max_tries",
+                "subtract_noise",
+                "armijo",
+                "fallback",
+            )
+        },
+    }
+
+    gradient_rho: float | None = None
+    search_epsilon: float | None = None
+    expected_steps: int | None = None
+    search_share: float | None = None
+    search: ArmijoSearch = field(default_factory=ArmijoSearch)
+    grad_clip: float = 3.0
+    loss_clip: float = 1.0
+    step_max: float = 2.0
+    budget_growth: float = 0.3
+    refresh_every: int = 10
+    headroom: float = 1.2
+    tail_mean: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("gradient_rho", "search_epsilon"):
+            budget = getattr(self, name)
+            if budget is not None and not budget > 0:  # infinite without noise
+                raise ValueError(f"Expected {name} > 0, got {budget!r}.")
+        if self.expected_steps is not None:
+            _validate.at_least(1, expected_steps=self.expected_steps)
+        if self.search_share is not None:
+            _validate.open_unit(search_share=self.search_share)
+        _validate.positive(
+            grad_clip=self.grad_clip,
+            loss_clip=self.loss_clip,
+            step_max=self.step_max,
+            headroom=self.headroom,
+        )
+        _validate.non_negative(budget_growth=self.budget_growth)
+        _validate.at_least(1, refresh_every=self.refresh_every)
+        if not isinstance(self.tail_mean, bool):
+            raise ValueError(
+                f"Expected tail_mean True or False, got {self.tail_mean!r}."
+            )
+
+    @property
+    def sampling(self) -> float:
+        """The sampling probability, one where all rows are used."""
+        return 1.0
+
+    def calibrate(self, budget: Budget, problem: Problem) -> Self:
+        """Set the first budgets that are not given."""
+        rho, epsilon = self._first_budgets(budget)
+        return replace(
+            self,
+            gradient_rho=rho if self.gradient_rho is None else self.gradient_rho,
+            search_epsilon=(
+                epsilon if self.search_epsilon is None else self.search_epsilon
+            ),
+        )
+
+    def _first_budgets(self, budget: Budget) -> tuple[float, float]:
+        """Return gradient rho and search epsilon of the first batch."""
+        if self.expected_steps is None:
+            each = budget.epsilon / (2 * SPLITS)
+            return each**2 / 2, each
+        if self.search_share is not None:
+            return self._shared_budgets(budget, self.search_share, self.expected_steps)
+        solved = line_search_budget(
+            budget,
+            rate=self.sampling,
+            steps=self.expected_steps,
+            search=self.search.mechanism,
+        )
+        return solved.gradient_rho, solved.search_epsilon
+
+    def _shared_budgets(
+        self, budget: Budget, share: float, steps: int
+    ) -> tuple[float, float]:
+        """Return the same where rho is split between gradient and search."""
+
+        def rhos(noise: float) -> tuple[float, float]:
+            rho = 0.5 / noise**2
+            return (1 - share) * rho, share * rho
+
+        def plan_at(noise: float) -> list[tuple[Subsampled, int]]:
+            for_gradient, for_search = rhos(noise)
+            gradient = Gaussian.from_rho(for_gradient)
+            both = Composed((gradient, self.search.mechanism((2 * for_search) ** 0.5)))
+            return [(Subsampled(both, self.sampling), steps)]
+
+        for_gradient, for_search = rhos(noise_for_plan(budget, plan_at))
+        return for_gradient, (2 * for_search) ** 0.5
+
+    def init(self, w: Tensor) -> SearchState:
+        """Return the first state."""
+        return SearchState(
+            w=w,
+            gradient_rho=calibrated(gradient_rho=self.gradient_rho),
+            search_epsilon=calibrated(search_epsilon=self.search_epsilon),
+            grad_clip=self.grad_clip,
+            loss_clip=self.loss_clip,
+            step_max=self.step_max,
+        )
+
+    def schedule(self) -> None:
+        """Return None: what a search answers decides what is charged next."""
+        return None
+
+    def searched(
+        self,
+        batch: PrivateBatch,
+        objective: Objective,
+        state: SearchState,
+        direction: Direction,
+        batch_size: float,
+    ) -> StepChoice:
+        """Run the search that the batch was charged for."""
+        return self.search.choose(
+            batch,
+            objective,
+            state.here,
+            direction,
+            mechanism=self.search.mechanism(state.search_epsilon),
+            step_max=state.step_max,
+            loss_clip=state.loss_clip,
+            grad_clip=state.grad_clip,
+            batch_size=batch_size,
+        )
+
+    def moved(
+        self, state: SearchState, direction: Direction, choice: StepChoice
+    ) -> SearchState:
+        """Move, remember the step, and refresh the first candidate when it is due."""
+        steps = (*state.recent_steps, choice.step_size)
+        step_max, updates = state.step_max, state.updates + 1
+        if updates % self.refresh_every == 0:
+            step_max = min(self.headroom * max(steps), step_max)
+            steps = ()
+        w = point = torch.sub(state.here, direction.vector, alpha=choice.step_size)
+        if self.tail_mean:
+            w = torch.lerp(state.w, point, tail_weight(updates))
+        return replace(
+            state,
+            w=w,
+            point=point if self.tail_mean else None,
+            updates=updates,
+            step_max=step_max,
+            recent_steps=steps,
+            pending=None,
+            previous=direction.vector,
+            clip_lowered=False,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BLSGD(LineSearch):
     """Private stochastic gradient descent with a private Armijo search.
 
     Attributes
@@ -296,9 +371,20 @@ class BLSGD(SearchSettings):
                 "share by which clips shrink (0 for DP-BLSGD)."
             )
 
-    def init(self, w: Tensor) -> SearchState:
-        """Return the first state."""
-        return first_state(self, w)
+    @property
+    def sampling(self) -> float:
+        """The sampling probability."""
+        return self.rate
+
+    def calibrate(self, budget: Budget, problem: Problem) -> Self:
+        """Set the first budgets that are not given."""
+        if self.adapt != "never" and self.search.fallback:
+            raise ValueError(
+                f"Expected fallback=False with adapt={self.adapt!r}, got True: with a "
+                "fallback step no search fails, so that no budget would ever grow. "
+                "Nothing was spent."
+            )
+        return super().calibrate(budget, problem)
 
     def plan(self, state: SearchState) -> BatchPlan:
         """Name one gradient and one search on one batch."""
@@ -321,11 +407,11 @@ class BLSGD(SearchSettings):
             angle = angle_between(state.pending.vector, fresh.vector)
             adapted = self._adapted(state, state.pending, fresh, angle)
             direction = averaged(state.pending, fresh, self.average)
-        choice = search_step(self, batch, objective, state, direction, batch_size)
+        choice = self.searched(batch, objective, state, direction, batch_size)
         if choice.step_size == 0:
             waiting = replace(adapted, pending=direction)
             return waiting, record(state, direction, angle, choice, state.gradient_rho)
-        moved = updated(self, adapted, direction, choice)
+        moved = self.moved(adapted, direction, choice)
         if state.previous is not None:
             angle = angle_between(state.previous, direction.vector)
             mean = self.angle_decay * state.mean_angle + (1 - self.angle_decay) * angle
@@ -363,17 +449,13 @@ class BLSGD(SearchSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BLGD(SearchSettings):
+class BLGD(LineSearch):
     """Private full-batch gradient descent with a private Armijo search."""
 
     def __post_init__(self) -> None:
         """Check the settings; without growth a failed search would buy nothing."""
         super().__post_init__()
         _validate.positive(budget_growth=self.budget_growth)
-
-    def init(self, w: Tensor) -> SearchState:
-        """Return the first state."""
-        return first_state(self, w)
 
     def plan(self, state: SearchState) -> BatchPlan:
         """Name the gradient, or what refines the pending one, and a search."""
@@ -404,119 +486,12 @@ class BLGD(SearchSettings):
         if state.pending is not None:
             # Inverse variance is proportional to rho: old rho against the increase.
             direction = averaged(state.pending, direction, "weighted")
-        choice = search_step(self, batch, objective, state, direction, batch_size)
+        choice = self.searched(batch, objective, state, direction, batch_size)
         if choice.step_size == 0:
             grown = state.gradient_rho * (1 + self.budget_growth)
             waiting = replace(state, pending=direction, gradient_rho=grown)
             return waiting, record(state, direction, angle, choice, self._rho(state))
         if state.previous is not None:
             angle = angle_between(state.previous, direction.vector)
-        moved = updated(self, state, direction, choice)
+        moved = self.moved(state, direction, choice)
         return moved, record(state, direction, angle, choice, self._rho(state))
-
-
-LINE_SEARCHES = ("blsgd", "blsgd-ac", "blgd")
-"""DP-BLSGD, the same with clip adaptation, and full-batch DP-BLGD."""
-
-SPLITS = 50
-"""Chen and Lee (2020) divide epsilon by twice the iterations they expect."""
-
-_SEARCH_NAMES = {  # what a user calls a field of the search
-    "search": "kind",
-    "search_form": "form",
-    "slope": "slope",
-    "shrink": "shrink",
-    "max_tries": "max_tries",
-    "subtract_noise": "subtract_noise",
-    "armijo": "armijo",
-}
-_STOCHASTIC = {"rate", "adapt", "angle_decay", "angle_high", "angle_low", "average"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class LineSearchSettings(MethodSettings):
-    """Every public setting of the line-search methods, in the paper's defaults.
-
-    ``gradient_rho`` and ``search_epsilon`` default to the paper's
-    ``epsilon_iter^2 / 2`` and ``epsilon_iter = epsilon / 100``; with
-    ``expected_steps`` they are solved so that this many steps use up the budget.
-    """
-
-    method: str = "blsgd"
-    rate: float = 0.1
-    gradient_rho: float | None = None
-    search_epsilon: float | None = None
-    expected_steps: int | None = None
-    grad_clip: float = 3.0
-    loss_clip: float = 1.0
-    step_max: float = 2.0
-    budget_growth: float = 0.3
-    adapt: Literal["angle", "always", "never"] = "angle"
-    angle_decay: float = 0.8
-    angle_high: float = 1.1
-    angle_low: float = 0.5
-    refresh_every: int = 10
-    headroom: float = 1.2
-    clip_decay: float = 0.05
-    average: Literal["plain", "weighted"] = "plain"
-    tail_mean: bool = False
-    search: ArmijoSearch = field(default_factory=ArmijoSearch)
-
-    def build(self, problem: Problem) -> BLSGD | BLGD:
-        """Return the method with its first budgets."""
-        return line_search_method(self, problem.budget)
-
-
-def line_search_settings(method: str, asked: Mapping[str, Any]) -> LineSearchSettings:
-    """Return settings from flat parameters, those of the search among them."""
-    search = {_SEARCH_NAMES[name]: asked[name] for name in asked.keys() & _SEARCH_NAMES}
-    rest = {name: asked[name] for name in asked.keys() - _SEARCH_NAMES}
-    return LineSearchSettings(method=method, search=ArmijoSearch(**search), **rest)
-
-
-def line_search_takes(method: str) -> set[str]:
-    """Return the names of the flat parameters that a line-search method takes."""
-    names = {field.name for field in fields(LineSearchSettings)} - {"method", "search"}
-    names |= _SEARCH_NAMES.keys()
-    if method != "blsgd-ac":
-        names -= {"clip_decay"}
-    return names - _STOCHASTIC if method == "blgd" else names
-
-
-def line_search_method(settings: LineSearchSettings, budget: Budget) -> BLSGD | BLGD:
-    """Return the method that the settings name, with its first budgets."""
-    _validate.choice(LINE_SEARCHES, method=settings.method)
-    rho, epsilon = _first_budgets(settings, budget)
-    kind = BLGD if settings.method == "blgd" else BLSGD
-    shared = _shared(settings, kind)
-    if settings.method == "blsgd":
-        shared["clip_decay"] = 0.0
-    return kind(gradient_rho=rho, search_epsilon=epsilon, **shared)
-
-
-def _shared(settings: LineSearchSettings, kind: type[BLSGD | BLGD]) -> dict[str, Any]:
-    """Return the settings that the method has under the same name."""
-    names = {field.name for field in fields(kind)} - {"gradient_rho", "search_epsilon"}
-    return {name: getattr(settings, name) for name in sorted(names)}
-
-
-def _first_budgets(settings: LineSearchSettings, budget: Budget) -> tuple[float, float]:
-    """Return gradient rho and search epsilon of the first batch."""
-    if settings.expected_steps is not None:
-        _validate.at_least(1, expected_steps=settings.expected_steps)
-        solved = line_search_budget(
-            budget,
-            rate=1.0 if settings.method == "blgd" else settings.rate,
-            steps=settings.expected_steps,
-            search=settings.search.mechanism,
-        )
-        per_step = solved.gradient_rho, solved.search_epsilon
-    else:
-        each = budget.epsilon / (2 * SPLITS)
-        per_step = each**2 / 2, each
-    rho = per_step[0] if settings.gradient_rho is None else settings.gradient_rho
-    epsilon = per_step[1]
-    if settings.search_epsilon is not None:
-        epsilon = settings.search_epsilon
-    _validate.positive(gradient_rho=rho, search_epsilon=epsilon)
-    return rho, epsilon

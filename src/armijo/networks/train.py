@@ -27,7 +27,6 @@ from armijo.networks.inputs import (
     relation_of,
     source_of,
 )
-from armijo.networks.methods import network_method
 from armijo.networks.progress import evaluating, shown
 from armijo.networks.settings import (
     Path_,
@@ -50,6 +49,7 @@ from armijo.privacy.accountant import Accountant, LedgerFactory
 from armijo.privacy.budget import Budget, as_budget
 from armijo.privacy.ledger import MemoryLedger
 from armijo.privacy.statement import PrivacyStatement
+from armijo.registry import network_method
 from armijo.training.accounts import accountant_for
 from armijo.training.checkpoint import Position
 from armijo.training.divergence import refuse_diverged
@@ -428,7 +428,7 @@ def train(
     epsilon, delta : float or None
         The same as two numbers, instead of ``budget``.
     method : str
-        One of :data:`armijo.networks.methods.NETWORK_METHODS`.  The default, "auto",
+        One of :data:`armijo.registry.NETWORK_METHODS`.  The default, "auto",
         has nothing to set.
     rate : float or None
         Sampling probability: each example enters a batch independently with it.  By
