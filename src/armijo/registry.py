@@ -9,16 +9,16 @@ from armijo import _validate
 from armijo.baselines.agd import AGD
 from armijo.baselines.hyfree import HyFree
 from armijo.baselines.objpert import (
-    AMPSettings,
-    KSTSettings,
-    ObjPertSettings,
-    PureObjPertSettings,
+    AMP,
+    ObjPert,
+    ObjPertKST,
+    ObjPertPure,
 )
-from armijo.baselines.outpert import OutpertGDSettings, OutpertRSGDSettings
+from armijo.baselines.outpert import OutpertGD, OutpertRSGD
 from armijo.baselines.privgene import PrivGeneSettings
-from armijo.baselines.trivial import MajoritySettings, NonPrivateSettings
-from armijo.baselines.tuned import TunedSGDSettings
-from armijo.methods.auto import AutoSettings
+from armijo.baselines.trivial import Majority, NonPrivateMinimum
+from armijo.baselines.tuned import TunedSGD
+from armijo.methods.auto import Auto
 from armijo.methods.auto_network import AutoNetwork
 from armijo.methods.base import Method, MethodSettings, Problem
 from armijo.methods.line_search import BLGD, BLSGD
@@ -64,7 +64,7 @@ class Entry:
 
 LINEAR: dict[str, Entry] = {
     "auto": Entry(
-        AutoSettings,
+        Auto,
         "nothing to set: preconditioned steps by a private three-point search",
     ),
     "blsgd": Entry(
@@ -84,36 +84,36 @@ LINEAR: dict[str, Entry] = {
     "sgd": Entry(DPSGD, "DP-SGD (Abadi et al. 2016) with a given step size"),
     "adam": Entry(DPAdam, "DP-Adam: the same gradients, rescaled"),
     "outpert-rsgd": Entry(
-        OutpertRSGDSettings,
+        OutpertRSGD,
         "permuted SGD, noise on its average (Chen, Lee and Kifer 2019)",
     ),
     "outpert-gd": Entry(
-        OutpertGDSettings, "gradient descent, noise on its end (Zhang et al. 2017)"
+        OutpertGD, "gradient descent, noise on its end (Zhang et al. 2017)"
     ),
     "objpert": Entry(
-        ObjPertSettings, "objective perturbation, tight analysis (Redberg et al. 2023)"
+        ObjPert, "objective perturbation, tight analysis (Redberg et al. 2023)"
     ),
     "objpert-kst": Entry(
-        KSTSettings, "objective perturbation (Kifer, Smith and Thakurta 2012)"
+        ObjPertKST, "objective perturbation (Kifer, Smith and Thakurta 2012)"
     ),
     "objpert-pure": Entry(
-        PureObjPertSettings,
+        ObjPertPure,
         "objective perturbation, delta = 0 (Chaudhuri et al. 2011)",
     ),
     "amp": Entry(
-        AMPSettings, "objective perturbation, approximate minima (Iyengar et al. 2019)"
+        AMP, "objective perturbation, approximate minima (Iyengar et al. 2019)"
     ),
     "privgene": Entry(
         PrivGeneSettings, "private genetic algorithm (Zhang et al. 2013)"
     ),
     "hyfree": Entry(HyFree, "HyFreeDP (Liu and Bu 2025): steps from privatized losses"),
     "sgd-tuned": Entry(
-        TunedSGDSettings,
+        TunedSGD,
         "DP-SGD tuned by private selection (Papernot and Steinke 2022)",
     ),
-    "majority": Entry(MajoritySettings, "the most frequent class, chosen privately"),
+    "majority": Entry(Majority, "the most frequent class, chosen privately"),
     "nonprivate": Entry(
-        NonPrivateSettings, "L-BFGS without privacy: an upper bound, no guarantee"
+        NonPrivateMinimum, "L-BFGS without privacy: an upper bound, no guarantee"
     ),
 }
 """The methods for linear models."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from armijo.baselines.selection import OnlySelection
-from armijo.baselines.trivial import Majority, MajoritySettings
+from armijo.baselines.trivial import Majority
 from armijo.estimators import PrivateLogisticRegression
 from armijo.methods.base import Problem
 from armijo.objectives import LinearObjective
@@ -20,9 +20,7 @@ THREE = LinearObjective(loss="softmax", n_features=2, n_classes=3)
 
 def built(objective=BINARY, epsilon=1.0):
     budget = Budget(epsilon=epsilon, delta=1e-6)
-    return MajoritySettings().build(
-        Problem(budget=budget, objective=objective, n_rows=10)
-    )
+    return Majority().build(Problem(budget=budget, objective=objective, n_rows=10))
 
 
 @pytest.mark.parametrize(("label", "rows"), [(-1.0, 70), (1.0, 40)])

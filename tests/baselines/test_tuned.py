@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from armijo.baselines.tuned import TunedSGD, TunedSGDSettings, TunedState
+from armijo.baselines.tuned import TunedSGD, TunedState
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.errors import BudgetExceeded
@@ -33,7 +33,7 @@ def table(rows=ROWS):
 @pytest.fixture(scope="module")
 def small():
     """A search whose noise was solved for the budget."""
-    settings = TunedSGDSettings(rate=0.5, steps=3, repetitions=4.0)
+    settings = TunedSGD(rate=0.5, steps=3, repetitions=4.0)
     return settings.build(Problem(budget=BUDGET, objective=OBJECTIVE, n_rows=ROWS))
 
 
@@ -76,7 +76,7 @@ def watched(method, **changes):
 )
 def test_the_search_fits_and_uses_the_budget(rate, epsilon, repetitions):
     budget = Budget(epsilon=epsilon, delta=1e-6)
-    settings = TunedSGDSettings(rate=rate, steps=9, repetitions=repetitions)
+    settings = TunedSGD(rate=rate, steps=9, repetitions=repetitions)
     method = settings.build(Problem(budget=budget, objective=OBJECTIVE, n_rows=9))
     spent, proof = planned_epsilon(method.schedule(), budget.delta)
     assert 0.99 * epsilon <= spent <= epsilon
@@ -84,7 +84,7 @@ def test_the_search_fits_and_uses_the_budget(rate, epsilon, repetitions):
 
 
 def test_the_score_gets_its_share():
-    method = TunedSGDSettings(rate=1.0, steps=9, score_share=0.2).build(
+    method = TunedSGD(rate=1.0, steps=9, score_share=0.2).build(
         Problem(budget=BUDGET, objective=OBJECTIVE, n_rows=9)
     )
     gradients = 9 * 0.5 / method.noise_multiplier**2
@@ -238,11 +238,11 @@ def test_right_rows_are_those_predicted(loss):
 )
 def test_bad_settings_are_refused_by_name(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
-        TunedSGDSettings(**bad)
+        TunedSGD(**bad)
 
 
 def test_noise_that_cannot_be_drawn_is_refused_beforehand():
     problem = Problem(budget=BUDGET, objective=OBJECTIVE, n_rows=ROWS)
-    settings = TunedSGDSettings(rate=1.0, steps=1, repetitions=2.0, score_share=1e-16)
+    settings = TunedSGD(rate=1.0, steps=1, repetitions=2.0, score_share=1e-16)
     with pytest.raises(ValueError, match="nothing was spent"):
         settings.build(problem)

@@ -14,7 +14,7 @@ from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
 from armijo.estimators.solve import solve
-from armijo.methods.auto import MOST_FEATURES, AutoSettings
+from armijo.methods.auto import MOST_FEATURES, Auto
 from armijo.methods.auto_queries import Frame
 from armijo.methods.base import Problem, minimize
 from armijo.noise import Randomness
@@ -47,7 +47,7 @@ def table(n=600, d=4, seed=0, positive=0.5, scale=1.0):
 def silent(X, y, steps=300, norm=None, tail_mean=True, **settings):
     """Run without noise; return the weights and the states."""
     found = problem(X.shape[1], X.shape[0], **settings)
-    choices = AutoSettings(steps=steps, feature_norm=norm, tail_mean=tail_mean)
+    choices = Auto(steps=steps, feature_norm=norm, tail_mean=tail_mean)
     method = choices.with_noise(0.0, found)
     data = PrivateDataset(X, y, n_rows=len(y), accountant=FreeAccountant())
     start = method.init(torch.zeros(found.objective.size, dtype=torch.float64))
@@ -137,7 +137,7 @@ class TestBudget:
     @pytest.mark.parametrize("settings", [{}, {"feature_norm": 2.0, "steps": 7}])
     def test_the_plan_uses_the_budget_and_keeps_it(self, epsilon, settings):
         budget = Budget(epsilon=epsilon, delta=1e-6)
-        method = AutoSettings(**settings).build(problem(budget=budget))
+        method = Auto(**settings).build(problem(budget=budget))
         found, name = planned_epsilon(method.schedule(), budget.delta)
         assert name == "planned-profile"
         assert 0.99 * epsilon <= found <= epsilon
@@ -147,7 +147,7 @@ class TestBudget:
     @pytest.mark.parametrize("norm", [None, 1.0])
     @pytest.mark.parametrize("search", [0.0, 0.05])
     def test_shares_add_up_to_one_gaussian(self, steps, norm, search):
-        settings = AutoSettings(steps=steps, feature_norm=norm, search_share=search)
+        settings = Auto(steps=steps, feature_norm=norm, search_share=search)
         method = settings.with_noise(3.0, problem())
         total = sum(
             count * float(mechanism.rdp(np.array([2.0]))[0])
@@ -158,7 +158,7 @@ class TestBudget:
         assert batches == steps + (3 if norm is None else 2)
 
     def test_many_features_have_no_second_moments(self):
-        method = AutoSettings().with_noise(3.0, problem(MOST_FEATURES + 1))
+        method = Auto().with_noise(3.0, problem(MOST_FEATURES + 1))
         assert sum(count for _, count in method.schedule()) == 30 + 2
 
     def test_a_wide_table_runs(self):
@@ -184,7 +184,7 @@ class TestBudget:
     )
     def test_bad_settings_are_refused(self, settings):
         with pytest.raises(ValueError, match="Expected"):
-            AutoSettings(**settings)
+            Auto(**settings)
 
 
 class TestRobustness:
@@ -253,7 +253,7 @@ class TestRun:
         assert ratios <= {0.5, 1.0, 2.0}
 
     def test_noise_that_cannot_be_drawn_is_refused_before_the_first_charge(self):
-        tiny = AutoSettings(search_share=1e-12)
+        tiny = Auto(search_share=1e-12)
         with pytest.raises(ValueError, match="Nothing was spent"):
             tiny.build(problem(budget=Budget(epsilon=0.05, delta=1e-6)))
 
@@ -280,7 +280,7 @@ class TestRun:
 
     def test_the_scale_gets_more_where_rows_are_few(self):
         few, many = (
-            AutoSettings().with_noise(50.0, problem(n_rows=rows)).rules.shares.norm
+            Auto().with_noise(50.0, problem(n_rows=rows)).rules.shares.norm
             for rows in (2_000, 200_000)
         )
         assert few == pytest.approx((8 * 50 / 2000) ** 2)
@@ -311,7 +311,7 @@ class TestRun:
     def test_plans_the_same_whatever_was_released(self):
         """A schedule made beforehand must be met: noise reaches no mechanism."""
         X, y = table()
-        method = AutoSettings(steps=3).build(problem(n_rows=600))
+        method = Auto(steps=3).build(problem(n_rows=600))
         accountant = PlannedAccountant(
             BUDGET, method.schedule(), insecure_deterministic=True
         )

@@ -16,7 +16,7 @@ from armijo.objectives import LinearObjective
 from armijo.privacy.accountant import Accountant
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.filter import PrivacyFilter
-from armijo.registry import method_settings
+from armijo.registry import method_settings, parameters_of
 
 BUDGET = Budget(epsilon=30.0, delta=1e-5)
 SMALL = Budget(epsilon=6.0, delta=1e-5)
@@ -50,9 +50,8 @@ def gate(X, y, *, seed=0, n_rows=ROWS, budget=BUDGET, orders=3):
 def method_of(name, **settings):
     """A method that fails now and then, so that retries are part of every run."""
     asked = {"gradient_rho": 0.05, "search_epsilon": 0.3, **settings}
-    if name == "blgd":
-        asked.pop("rate", None)  # it uses all rows
-    return calibrated(name, BUDGET, max_tries=3, **asked)
+    taken = {key: asked[key] for key in asked.keys() & parameters_of(name)}
+    return calibrated(name, BUDGET, max_tries=3, **taken)
 
 
 def calibrated(name, budget, **options):

@@ -14,7 +14,7 @@ iterations it took depends on the rows and is not released.
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,11 +25,10 @@ from torch import Tensor
 from armijo import _validate
 from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.data.query import Matrix, Rows
-from armijo.methods.base import Method, MethodSettings, Problem, Schedule, StepRecord
+from armijo.methods.base import Method, Problem, Schedule, StepRecord, solved
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.budget import FloatArray
-from armijo.privacy.mechanisms import Mechanism
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +44,30 @@ class OneShot(Method[OneShotState]):
 
     Attributes
     ----------
-    objective : LinearObjective
+    problem : Problem or None
         What the noise was computed for; no other objective is taken.
-    mechanism : Mechanism
-        What the release is charged as.
+    mechanism : Mechanism or None
+        What the release is charged as, from calibration.
     """
 
-    objective: LinearObjective
-    mechanism: Mechanism
+    problem: Problem | None = solved()
+    mechanism: Any = solved()
+
+    @property
+    def objective(self) -> LinearObjective:
+        """The linear model that it was calibrated for."""
+        return self._known.linear
+
+    @property
+    def n_rows(self) -> int:
+        """The public number of rows that it was calibrated for."""
+        return self._known.n_rows
+
+    @property
+    def _known(self) -> Problem:
+        if self.problem is None:
+            raise ValueError("Expected a calibrated method; call calibrate first.")
+        return self.problem
 
     @property
     def gradients(self) -> int | None:
@@ -184,8 +199,8 @@ def loss_smoothness(objective: LinearObjective) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundedRowsSettings(MethodSettings):
-    """Settings of the methods whose proof needs a bound on the norm of a row.
+class BoundedRelease(OneShot):
+    """The methods whose proof needs a bound on the norm of a row.
 
     Attributes
     ----------
@@ -214,11 +229,11 @@ class BoundedRowsSettings(MethodSettings):
         """The norm to which rows are clipped in training, hence also to predict."""
         return self.feature_norm
 
-    def bounded(self, problem: Problem) -> BoundedRows:
-        """Return the map of the rows."""
+    @property
+    def rows(self) -> BoundedRows:
+        """The map of the rows into the unit ball."""
         if self.feature_norm is None:
             raise ValueError("Expected feature_norm, got None.")
         return BoundedRows(
-            feature_norm=self.feature_norm,
-            fit_intercept=problem.linear.fit_intercept,
+            feature_norm=self.feature_norm, fit_intercept=self.objective.fit_intercept
         )

@@ -27,19 +27,14 @@ derivative, which the proofs treat as a null set (Chaudhuri et al. 2011).
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from armijo import _validate
-from armijo.baselines.bounded_rows import (
-    BoundedRows,
-    BoundedRowsSettings,
-    OneShot,
-    loss_smoothness,
-)
+from armijo.baselines.bounded_rows import BoundedRelease, loss_smoothness
 from armijo.baselines.empirical_risk import EmpiricalRisk, certified
 from armijo.data.private import PrivateBatch
 from armijo.data.query import Rows
-from armijo.methods.base import Problem
+from armijo.methods.base import Problem, solved
 from armijo.noise import BitSource, Randomness
 from armijo.noise.vectors import gaussian_vector, radial_vector, with_gaussian
 from armijo.privacy.approximate_minima import (
@@ -47,7 +42,7 @@ from armijo.privacy.approximate_minima import (
     WithOutputNoise,
     with_output_share,
 )
-from armijo.privacy.budget import FloatArray, Neighboring
+from armijo.privacy.budget import Budget, FloatArray, Neighboring
 from armijo.privacy.mechanisms import Gaussian, PureDP
 from armijo.privacy.objective_classics import (
     ApproximateMinima,
@@ -65,13 +60,11 @@ NoiseLaw = Literal["gaussian", "radial"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerturbedObjective(OneShot):
+class PerturbedObjective(BoundedRelease):
     """Minimize with a random linear term and add noise for the error of the solver.
 
     Attributes
     ----------
-    rows : BoundedRows
-        The map of the rows into the unit ball.
     law : {"gaussian", "radial"}
         Law of the linear term and of the noise on the answer: normal coordinates, or a
         Gamma norm with a uniform direction (pure privacy).
@@ -83,12 +76,12 @@ class PerturbedObjective(OneShot):
         Norm of the gradient that the noise on the answer allows for.
     """
 
-    rows: BoundedRows
-    law: NoiseLaw = "gaussian"
-    ridge: float
-    noise_scale: float
-    output_noise_scale: float
-    tolerance: float
+    law: ClassVar[NoiseLaw] = "gaussian"
+
+    ridge: float = solved()
+    noise_scale: float = solved()
+    output_noise_scale: float = solved()
+    tolerance: float = solved()
 
     def released(self, batch: PrivateBatch) -> FloatArray:
         """Minimize behind the gate."""
@@ -137,32 +130,33 @@ _LEAST = 1e-12  # stands for no penalty at all where a formula divides by it
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjPertSettings(BoundedRowsSettings):
-    """Public settings of objective perturbation with the tight analysis.
+class ObjPert(PerturbedObjective):
+    """Objective perturbation with the tight analysis (Redberg et al. 2023).
 
     Strong convexity is ``l2 n_rows``, or more where that spares noise.
     """
 
     method: ClassVar[str] = "objpert"
 
-    def build(self, problem: Problem) -> PerturbedObjective:
-        """Return the algorithm with its noise."""
-        first, _ = with_output_share(problem.budget)
+    def calibrate(self, budget: Budget, problem: Problem) -> Self:
+        """Solve noise and strong convexity for the budget."""
+        first, _ = with_output_share(budget)
         exact = calibrate_objective(
             first,
             l2_sum=max(_penalty_sum(problem), _LEAST),
             smoothness=loss_smoothness(problem.linear),
         )
-        return self._with_gaussians(problem, exact, exact.strong_convexity)
+        return self._with_gaussians(budget, problem, exact, exact.strong_convexity)
 
     def _with_gaussians(
         self,
+        budget: Budget,
         problem: Problem,
         exact: ObjectivePerturbation | KiferObjective,
         ridge: float,
-    ) -> PerturbedObjective:
+    ) -> Self:
         """Return the algorithm whose linear term and output noise are Gaussian."""
-        _, second = with_output_share(problem.budget)
+        _, second = with_output_share(budget)
         tolerance = solver_tolerance(ridge, problem.n_rows)
         output = Gaussian(
             noise_scale=output_noise(tolerance, ridge, second),
@@ -171,8 +165,9 @@ class ObjPertSettings(BoundedRowsSettings):
         mechanism = WithOutputNoise(
             first=exact, second=output, second_epsilon=second.epsilon
         )
-        return PerturbedObjective(
-            **self._common(problem),
+        return replace(
+            self,
+            problem=problem,
             mechanism=mechanism,
             ridge=ridge,
             noise_scale=exact.noise_scale,
@@ -180,20 +175,16 @@ class ObjPertSettings(BoundedRowsSettings):
             tolerance=tolerance,
         )
 
-    def _common(self, problem: Problem) -> dict[str, Any]:
-        """Return what does not depend on the analysis."""
-        return {"objective": problem.linear, "rows": self.bounded(problem)}
-
 
 @dataclass(frozen=True, kw_only=True)
-class KSTSettings(ObjPertSettings):
-    """Public settings of the replica: Kifer, Smith and Thakurta (2012)."""
+class ObjPertKST(ObjPert):
+    """The replica: Kifer, Smith and Thakurta (2012)."""
 
     method: ClassVar[str] = "objpert-kst"
 
-    def build(self, problem: Problem) -> PerturbedObjective:
-        """Return the algorithm with its noise."""
-        first, _ = with_output_share(problem.budget)
+    def calibrate(self, budget: Budget, problem: Problem) -> Self:
+        """Solve noise and strong convexity for the budget."""
+        first, _ = with_output_share(budget)
         exact = KiferObjective(
             epsilon=first.epsilon,
             delta=first.delta,
@@ -201,26 +192,27 @@ class KSTSettings(ObjPertSettings):
         )
         # A penalty that is there already counts towards the curvature of the proof.
         ridge = max(_penalty_sum(problem), exact.strong_convexity)
-        return self._with_gaussians(problem, exact, ridge)
+        return self._with_gaussians(budget, problem, exact, ridge)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PureObjPertSettings(ObjPertSettings):
-    """Public settings of the pure form: delta is not used.
+class ObjPertPure(ObjPert):
+    """The pure form (Chaudhuri et al. 2011): delta is not used.
 
     The noise on the answer has the Gamma law as well, so that the whole stays pure.
     """
 
     method: ClassVar[str] = "objpert-pure"
+    law: ClassVar[NoiseLaw] = "radial"
 
     @property
     def relation(self) -> Neighboring:
         """The relation of the proof."""
         return ChaudhuriObjective.relation
 
-    def build(self, problem: Problem) -> PerturbedObjective:
-        """Return the algorithm with its noise."""
-        first, second = with_output_share(problem.budget)
+    def calibrate(self, budget: Budget, problem: Problem) -> Self:
+        """Solve noise and strong convexity for the budget."""
+        first, second = with_output_share(budget)
         exact = ChaudhuriObjective(
             epsilon=first.epsilon,
             l2=max(problem.linear.l2, _LEAST),
@@ -233,10 +225,10 @@ class PureObjPertSettings(ObjPertSettings):
         mechanism = WithOutputNoise(
             first=exact, second=PureDP(second.epsilon), second_epsilon=second.epsilon
         )
-        return PerturbedObjective(
-            **self._common(problem),
+        return replace(
+            self,
+            problem=problem,
             mechanism=mechanism,
-            law="radial",
             ridge=ridge,
             noise_scale=exact.norm_scale,
             output_noise_scale=2 * tolerance / ridge / second.epsilon,
@@ -253,8 +245,8 @@ _FINEST = 1e-14  # gradient norm of a mean that floats can still reach
 
 
 @dataclass(frozen=True, kw_only=True)
-class AMPSettings(BoundedRowsSettings):
-    """Public settings of approximate minima perturbation.
+class AMP(PerturbedObjective):
+    """Approximate minima perturbation (Iyengar et al. 2019).
 
     Attributes
     ----------
@@ -292,9 +284,9 @@ class AMPSettings(BoundedRowsSettings):
         """The relation of the proof."""
         return ApproximateMinima.relation
 
-    def build(self, problem: Problem) -> PerturbedObjective:
-        """Return the algorithm with its noise."""
-        n, budget = problem.n_rows, reachable(problem.budget)
+    def calibrate(self, budget: Budget, problem: Problem) -> Self:
+        """Solve noise and strong convexity for the budget."""
+        n, budget = problem.n_rows, reachable(budget)
         mechanism = ApproximateMinima(
             epsilon=budget.epsilon,
             delta=budget.delta,
@@ -310,9 +302,9 @@ class AMPSettings(BoundedRowsSettings):
             mechanism = replace(mechanism, gradient_tolerance=tolerance)
         # From the scale of the mean to that of the sum; a larger ridge only helps.
         ridge = max(mechanism.strong_convexity, n * problem.linear.l2)
-        return PerturbedObjective(
-            objective=problem.linear,
-            rows=self.bounded(problem),
+        return replace(
+            self,
+            problem=problem,
             mechanism=mechanism,
             ridge=ridge,
             noise_scale=n * mechanism.noise_scale,

@@ -24,23 +24,21 @@ average depends on the batch it is in.  ``variant``:
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 
 from armijo import _validate
 from armijo.baselines.bounded_rows import (
-    BoundedRows,
-    BoundedRowsSettings,
-    OneShot,
+    BoundedRelease,
     loss_smoothness,
 )
 from armijo.baselines.empirical_risk import EmpiricalRisk
 from armijo.data.private import PrivateBatch
 from armijo.data.query import Matrix, Rows
-from armijo.methods.base import Problem
+from armijo.methods.base import Problem, calibrated
 from armijo.noise import Randomness
 from armijo.noise.vectors import random_order, with_gaussian
 from armijo.privacy.budget import Budget, FloatArray, Neighboring
@@ -61,40 +59,8 @@ LONGEST_STEP = 1.98
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutpertGD(OneShot):
-    """Full-batch descent from zero, released with Gaussian noise."""
-
-    mechanism: Gaussian
-    rows: BoundedRows
-    n_rows: int
-    steps: int
-    step_size: float
-
-    @property
-    def gradients(self) -> int:
-        """Each step is a pass over all rows."""
-        return self.steps
-
-    def released(self, batch: PrivateBatch) -> FloatArray:
-        """Descend behind the gate and release the noisy end."""
-        return self.rows.unscaled(batch.noisy_output(self.descended, self.mechanism))
-
-    def descended(self, rows: Rows) -> FloatArray:
-        """Return the last iterate for rows in the unit ball: not private."""
-        n = max(self.n_rows, rows.size)
-        ridge = n * self.objective.l2
-        risk = EmpiricalRisk.of_signed(
-            self.rows.signed(rows), self.objective, ridge=ridge
-        )
-        w = np.zeros(self.objective.size)
-        for _ in range(self.steps):
-            w = w - self.step_size / n * risk.gradient(w)
-        return w
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutpertGDSettings(BoundedRowsSettings):
-    """Public settings of Outpert-GD.
+class OutpertGD(BoundedRelease):
+    """Full-batch descent from zero, released with Gaussian noise.
 
     Attributes
     ----------
@@ -134,21 +100,13 @@ class OutpertGDSettings(BoundedRowsSettings):
         """Replace-one as published, or zero-out."""
         return Neighboring.REPLACE_ONE if self.exchange else Neighboring.ZERO_OUT
 
-    def build(self, problem: Problem) -> OutpertGD:
-        """Return the descent with its noise."""
+    def calibrate(self, budget: Budget, problem: Problem) -> Self:
+        """Solve the noise on the last iterate."""
         step_size = self._step_size(problem)
         sensitivity = self._sensitivity(problem, step_size)
-        noise = self._noise_multiplier(problem.budget)
-        return OutpertGD(
-            objective=problem.linear,
-            mechanism=Gaussian(
-                noise_scale=noise * sensitivity, sensitivity=sensitivity
-            ),
-            rows=self.bounded(problem),
-            n_rows=problem.n_rows,
-            steps=self.steps,
-            step_size=step_size,
-        )
+        noise = self._noise_multiplier(budget)
+        mechanism = Gaussian(noise_scale=noise * sensitivity, sensitivity=sensitivity)
+        return replace(self, problem=problem, mechanism=mechanism, step_size=step_size)
 
     def _step_size(self, problem: Problem) -> float:
         """Return the step size, given or the variant's own."""
@@ -186,6 +144,27 @@ class OutpertGDSettings(BoundedRowsSettings):
         # Dwork and Roth (2014), Theorem 3.22 with 2 for 1.25; proved below epsilon 1.
         return max(math.sqrt(2 * math.log(2 / budget.delta)) / budget.epsilon, needed)
 
+    @property
+    def gradients(self) -> int:
+        """Each step is a pass over all rows."""
+        return self.steps
+
+    def released(self, batch: PrivateBatch) -> FloatArray:
+        """Descend behind the gate and release the noisy end."""
+        return self.rows.unscaled(batch.noisy_output(self.descended, self.mechanism))
+
+    def descended(self, rows: Rows) -> FloatArray:
+        """Return the last iterate for rows in the unit ball: not private."""
+        n = max(self.n_rows, rows.size)
+        ridge = n * self.objective.l2
+        risk = EmpiricalRisk.of_signed(
+            self.rows.signed(rows), self.objective, ridge=ridge
+        )
+        w, size = np.zeros(self.objective.size), calibrated(step_size=self.step_size)
+        for _ in range(self.steps):
+            w = w - size / n * risk.gradient(w)
+        return w
+
 
 @lru_cache
 def single_release_noise(budget: Budget) -> float:
@@ -199,15 +178,71 @@ def longest_step(problem: Problem) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutpertRSGD(OneShot):
-    """Permuted minibatch descent from zero, its average released with noise."""
+class OutpertRSGD(BoundedRelease):
+    """Permuted minibatch descent from zero, its average released with noise.
 
-    mechanism: PermutedMixture | Gaussian
-    rows: BoundedRows
-    n_rows: int
-    n_batches: int
-    epochs: int
-    step_size: float
+    Attributes
+    ----------
+    epochs : int
+        How often each batch is used.
+    batch_size : int
+        At least so many rows in a batch; all of them if there are fewer than that.
+    step_size : float or None
+        Of the first epoch, for rows scaled into the unit ball; None is 1.98 over the
+        smoothness.
+    variant : {"mixture", "renyi", "worst-case"}
+        See the module.
+    """
+
+    method: ClassVar[str] = "outpert-rsgd"
+
+    epochs: int = 5
+    batch_size: int = 4000
+    step_size: float | None = None
+    variant: Literal["mixture", "renyi", "worst-case"] = "mixture"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.at_least(1, epochs=self.epochs, batch_size=self.batch_size)
+        _validate.choice(("mixture", "renyi", "worst-case"), variant=self.variant)
+        if self.step_size is not None:
+            _validate.positive(step_size=self.step_size)
+
+    @property
+    def relation(self) -> Neighboring:
+        """Replace-one: the number of rows decides how they are cut into batches."""
+        return Neighboring.REPLACE_ONE
+
+    def calibrate(self, budget: Budget, problem: Problem) -> Self:
+        """Solve the noise on the average."""
+        step_size = self.step_size or longest_step(problem)
+        method = replace(self, problem=problem, step_size=step_size)
+        sensitivities = rsgd_sensitivities(
+            step_size=step_size,
+            epochs=self.epochs,
+            n_batches=method.n_batches,
+            batch_size=problem.n_rows // method.n_batches,
+            l2=problem.linear.l2,
+            smoothness=loss_smoothness(problem.linear),
+        )
+        return replace(method, mechanism=self._mechanism(budget, sensitivities))
+
+    @property
+    def n_batches(self) -> int:
+        """How many batches the rows are cut into."""
+        return max(self.n_rows // self.batch_size, 1)
+
+    def _mechanism(
+        self, budget: Budget, sensitivities: tuple[float, ...]
+    ) -> PermutedMixture | Gaussian:
+        """Return the release with the smallest noise that the budget allows."""
+        if self.variant == "worst-case":
+            worst = max(sensitivities)
+            noise = single_release_noise(budget)
+            return Gaussian(noise_scale=noise * worst, sensitivity=worst)
+        profile = self.variant == "mixture"
+        noise = mixture_noise(reachable(budget), sensitivities, profile=profile)
+        return PermutedMixture(sensitivities=sensitivities, noise_scale=noise)
 
     @property
     def gradients(self) -> int:
@@ -246,8 +281,9 @@ class OutpertRSGD(OneShot):
             for start in range(0, size * self.n_batches, size)
         ]
         w, total = np.zeros(self.objective.size), np.zeros(self.objective.size)
+        first = calibrated(step_size=self.step_size)
         for epoch in range(self.epochs):
-            step = rsgd_step_size(self.step_size, epoch, self.n_batches)
+            step = rsgd_step_size(first, epoch, self.n_batches)
             for risk in risks:
                 w = w - step / size * risk.gradient(w)
                 total += w
@@ -258,74 +294,3 @@ class OutpertRSGD(OneShot):
         there = chosen[chosen < signed.shape[0]]
         ridge = size * self.objective.l2
         return EmpiricalRisk.of_signed(signed[there], self.objective, ridge=ridge)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutpertRSGDSettings(BoundedRowsSettings):
-    """Public settings of Outpert-RSGD.
-
-    Attributes
-    ----------
-    epochs : int
-        How often each batch is used.
-    batch_size : int
-        At least so many rows in a batch; all of them if there are fewer than that.
-    step_size : float or None
-        Of the first epoch, for rows scaled into the unit ball; None is 1.98 over the
-        smoothness.
-    variant : {"mixture", "renyi", "worst-case"}
-        See the module.
-    """
-
-    method: ClassVar[str] = "outpert-rsgd"
-
-    epochs: int = 5
-    batch_size: int = 4000
-    step_size: float | None = None
-    variant: Literal["mixture", "renyi", "worst-case"] = "mixture"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.at_least(1, epochs=self.epochs, batch_size=self.batch_size)
-        _validate.choice(("mixture", "renyi", "worst-case"), variant=self.variant)
-        if self.step_size is not None:
-            _validate.positive(step_size=self.step_size)
-
-    @property
-    def relation(self) -> Neighboring:
-        """Replace-one: the number of rows decides how they are cut into batches."""
-        return Neighboring.REPLACE_ONE
-
-    def build(self, problem: Problem) -> OutpertRSGD:
-        """Return the descent with its noise."""
-        step_size = self.step_size or longest_step(problem)
-        n_batches = max(problem.n_rows // self.batch_size, 1)
-        sensitivities = rsgd_sensitivities(
-            step_size=step_size,
-            epochs=self.epochs,
-            n_batches=n_batches,
-            batch_size=problem.n_rows // n_batches,
-            l2=problem.linear.l2,
-            smoothness=loss_smoothness(problem.linear),
-        )
-        return OutpertRSGD(
-            objective=problem.linear,
-            mechanism=self._mechanism(problem.budget, sensitivities),
-            rows=self.bounded(problem),
-            n_rows=problem.n_rows,
-            n_batches=n_batches,
-            epochs=self.epochs,
-            step_size=step_size,
-        )
-
-    def _mechanism(
-        self, budget: Budget, sensitivities: tuple[float, ...]
-    ) -> PermutedMixture | Gaussian:
-        """Return the release with the smallest noise that the budget allows."""
-        if self.variant == "worst-case":
-            worst = max(sensitivities)
-            noise = single_release_noise(budget)
-            return Gaussian(noise_scale=noise * worst, sensitivity=worst)
-        profile = self.variant == "mixture"
-        noise = mixture_noise(reachable(budget), sensitivities, profile=profile)
-        return PermutedMixture(sensitivities=sensitivities, noise_scale=noise)

@@ -10,7 +10,7 @@ nothing, so that it cannot be mistaken for a private result.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,10 +22,10 @@ from armijo.baselines.empirical_risk import EmpiricalRisk, minimized
 from armijo.baselines.selection import OnlySelection
 from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.data.query import BoundedQuery, Matrix, Rows, row_norms
-from armijo.methods.base import Method, MethodSettings, Problem, Schedule, StepRecord
+from armijo.methods.base import Method, Problem, Schedule, StepRecord, solved
 from armijo.noise import Randomness
 from armijo.objectives.base import Objective
-from armijo.privacy.budget import FloatArray
+from armijo.privacy.budget import Budget, FloatArray
 from armijo.privacy.nonprivate import NonPrivate
 from armijo.privacy.planned import reachable
 
@@ -51,8 +51,22 @@ class Majority(Method[MajorityState]):
         other, so that its scores are never further apart than one.
     """
 
-    labels: tuple[float, ...]
-    selection: OnlySelection
+    labels: tuple[float, ...] = solved()
+    selection: OnlySelection = solved()
+
+    def calibrate(self, budget: Budget, problem: Problem) -> Self:
+        """Return the vote, which is epsilon-DP with the epsilon of the budget."""
+        objective = problem.linear
+        if not objective.fit_intercept:
+            raise ValueError(
+                "Expected fit_intercept=True for method 'majority', got False; the "
+                "intercept is what names the class. Nothing was spent."
+            )
+        labels: tuple[float, ...] = (-1.0, 1.0)
+        if objective.outputs > 1:
+            labels = tuple(float(k) for k in range(objective.n_classes))
+        epsilon = reachable(budget).epsilon
+        return replace(self, labels=labels, selection=OnlySelection(epsilon, 0.5))
 
     def init(self, w: Tensor) -> MajorityState:
         """Return the first state."""
@@ -109,34 +123,23 @@ class Majority(Method[MajorityState]):
         return table.ravel()
 
 
-@dataclass(frozen=True, kw_only=True)
-class MajoritySettings(MethodSettings):
-    """Public settings of the majority vote: there are none."""
-
-    def build(self, problem: Problem) -> Majority:
-        """Return the vote, which is epsilon-DP with the epsilon of the budget."""
-        objective = problem.linear
-        if not objective.fit_intercept:
-            raise ValueError(
-                "Expected fit_intercept=True for method 'majority', got False; the "
-                "intercept is what names the class. Nothing was spent."
-            )
-        labels: tuple[float, ...] = (-1.0, 1.0)
-        if objective.outputs > 1:
-            labels = tuple(float(k) for k in range(objective.n_classes))
-        epsilon = reachable(problem.budget).epsilon
-        return Majority(labels=labels, selection=OnlySelection(epsilon, 0.5))
-
-
 GRADIENT_TOLERANCE = 1e-7
 """Norm of the gradient of the mean loss at the answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NonPrivateMinimum(OneShot):
-    """The exact minimizer of mean loss and penalty on the rows as they are."""
+    """The exact minimizer of mean loss and penalty on the rows as they are.
 
-    n_rows: int
+    It takes no options; the hinge is Huberized.
+    """
+
+    smooth: ClassVar[bool] = True
+    private: ClassVar[bool] = False
+
+    def calibrate(self, budget: Budget, problem: Problem) -> Self:
+        """Take the problem; there is no noise."""
+        return replace(self, problem=problem, mechanism=NonPrivate())
 
     def released(self, batch: PrivateBatch) -> FloatArray:
         """Minimize behind the gate, without noise."""
@@ -163,19 +166,3 @@ def _with_constant(X: Matrix, fit_intercept: bool) -> Matrix:
     if sparse.issparse(X):
         return sparse.csr_matrix(sparse.hstack([X, ones]), dtype=np.float64)
     return np.concatenate([np.asarray(X, dtype=np.float64), ones], axis=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NonPrivateSettings(MethodSettings):
-    """The non-private minimum takes no parameters; the hinge is Huberized."""
-
-    smooth: ClassVar[bool] = True
-    private: ClassVar[bool] = False
-
-    def build(self, problem: Problem) -> NonPrivateMinimum:
-        """Return the algorithm."""
-        return NonPrivateMinimum(
-            objective=problem.linear,
-            mechanism=NonPrivate(),
-            n_rows=problem.n_rows,
-        )

@@ -10,9 +10,9 @@ tells about the number of runs; like all running times it is not protected.)
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Self, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -24,11 +24,12 @@ from armijo.data.query import Rows
 from armijo.data.sources import ArrayRows
 from armijo.methods.base import (
     Method,
-    MethodSettings,
     Problem,
     Schedule,
     StepRecord,
+    calibrated,
     minimize,
+    solved,
 )
 from armijo.methods.sgd import DPSGD
 from armijo.noise import (
@@ -103,33 +104,74 @@ class TunedSGD(Method[TunedState]):
     ----------
     rate, steps : float, int
         Sampling probability and batches of each run.
-    noise_multiplier : float
-        Noise of each gradient sum over the clip.
-    score : Gaussian
-        Release of the number of rows that a run gets right.
-    step_sizes, grad_clips : tuple of float
-        The settings, all equally likely.
+    step_sizes, grad_clips : sequence of float
+        What is tried, all pairs equally likely.
     repetitions : float
-        How many runs are made in the mean (a geometric law).
-    budget : Budget
-        The promise of the whole, within which each run stays all the more.
+        How many runs are made in the mean.
+    score_share : float
+        Share of a run's budget that its score gets, before amplification is counted
+        exactly.
+    noise_multiplier, budget : float or None, Budget or None
+        Noise of each gradient sum over the clip, and the promise of the whole, within
+        which each run stays all the more; both from calibration.
     """
 
-    rate: float
-    steps: int
-    noise_multiplier: float
-    score: Gaussian
-    step_sizes: tuple[float, ...]
-    grad_clips: tuple[float, ...]
-    repetitions: float
-    budget: Budget
+    rate: float = 0.1
+    steps: int = 50
+    step_sizes: Sequence[float] = (0.1, 0.3, 1.0, 3.0)
+    grad_clips: Sequence[float] = (0.3, 1.0, 3.0)
+    repetitions: float = 10.0
+    score_share: float = 0.1
+    noise_multiplier: float | None = solved()
+    budget: Budget = solved()
+
+    def __post_init__(self) -> None:
+        _validate.rate(rate=self.rate)
+        _validate.at_least(1, steps=self.steps)
+        for name in ("step_sizes", "grad_clips"):
+            values = getattr(self, name)
+            if not isinstance(values, Collection) or not len(values):
+                raise ValueError(f"Expected {name} to be numbers, got {values!r}.")
+            for place, value in enumerate(values):
+                _validate.positive(**{f"{name}[{place}]": value})
+            object.__setattr__(self, name, tuple(values))
+        _validate.finite(repetitions=self.repetitions)
+        if self.repetitions <= 1:
+            raise ValueError(f"Expected repetitions > 1, got {self.repetitions!r}.")
+        _validate.open_unit(score_share=self.score_share)
+
+    def calibrate(self, budget: Budget, problem: Problem) -> Self:
+        """Solve the noise of the whole search for the budget."""
+        method = replace(self, budget=budget)
+        noise = noise_for_plan(
+            budget, lambda z: replace(method, noise_multiplier=z).schedule()
+        )
+        method = replace(method, noise_multiplier=noise)
+        if max(noise, method.score.noise_scale) * STEPS > MAX_SCALE:
+            raise ValueError(
+                f"Epsilon {budget.epsilon:g} is too small: its noise cannot be "
+                "drawn exactly. Raise epsilon; nothing was spent."
+            )
+        return method
+
+    @cached_property
+    def score(self) -> Gaussian:
+        """The release of the number of rows that a run gets right.
+
+        One batch is worth about ``(rate / noise)^2 / 2`` (exactly so at rate 1).
+        """
+        noise = calibrated(noise_multiplier=self.noise_multiplier)
+        one_run = math.sqrt(self.steps) * self.rate / noise
+        shares = (1 - self.score_share) / self.score_share
+        return Gaussian(noise_scale=math.sqrt(shares) / one_run)
 
     @property
     def mechanism(self) -> RepeatAndSelect:
         """What the whole search is charged as."""
-        batch = Subsampled(Gaussian(noise_scale=self.noise_multiplier), self.rate)
+        noise = calibrated(noise_multiplier=self.noise_multiplier)
+        batch = Subsampled(Gaussian(noise_scale=noise), self.rate)
         run = Composed((Repeated(batch, self.steps), self.score))
-        return RepeatAndSelect(run, mean=self.repetitions, shape=1.0)
+        return RepeatAndSelect(run, mean=float(self.repetitions), shape=1.0)
 
     def init(self, w: Tensor) -> TunedState:
         """Return the first state."""
@@ -162,7 +204,7 @@ class TunedSGD(Method[TunedState]):
             update=0,
             step_size=best.step_size,
             gradients=None,
-            gradient_rho=0.5 / self.noise_multiplier**2,
+            gradient_rho=0.5 / calibrated(noise_multiplier=self.noise_multiplier) ** 2,
             grad_clip=best.grad_clip,
         )
         return best, record
@@ -237,75 +279,3 @@ def _unused_accountant(
 def _uniform(count: int, bits: BitSource) -> int:
     """Draw one of ``count`` numbers: an exponential choice between equals."""
     return exponential_choice([0] * count, 1, bits)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TunedSGDSettings(MethodSettings):
-    """Public settings of DP-SGD with a paid search.
-
-    Attributes
-    ----------
-    rate, steps : float, int
-        Sampling probability and batches of each run.
-    step_sizes, grad_clips : sequence of float
-        What is tried, all pairs equally likely.
-    repetitions : float
-        How many runs are made in the mean.
-    score_share : float
-        Share of a run's budget that its score gets, before amplification is counted
-        exactly.
-    """
-
-    rate: float = 0.1
-    steps: int = 50
-    step_sizes: Sequence[float] = (0.1, 0.3, 1.0, 3.0)
-    grad_clips: Sequence[float] = (0.3, 1.0, 3.0)
-    repetitions: float = 10.0
-    score_share: float = 0.1
-
-    def __post_init__(self) -> None:
-        _validate.rate(rate=self.rate)
-        _validate.at_least(1, steps=self.steps)
-        for name in ("step_sizes", "grad_clips"):
-            values = getattr(self, name)
-            if not isinstance(values, Collection) or not len(values):
-                raise ValueError(f"Expected {name} to be numbers, got {values!r}.")
-            for place, value in enumerate(values):
-                _validate.positive(**{f"{name}[{place}]": value})
-        _validate.finite(repetitions=self.repetitions)
-        if self.repetitions <= 1:
-            raise ValueError(f"Expected repetitions > 1, got {self.repetitions!r}.")
-        _validate.open_unit(score_share=self.score_share)
-
-    def build(self, problem: Problem) -> TunedSGD:
-        """Return the search with its noise, solved for the budget."""
-
-        def searched(noise: float) -> TunedSGD:
-            return self._with(noise, problem.budget)
-
-        noise = noise_for_plan(problem.budget, lambda z: searched(z).schedule())
-        method = searched(noise)
-        if max(noise, method.score.noise_scale) * STEPS > MAX_SCALE:
-            raise ValueError(
-                f"Epsilon {problem.budget.epsilon:g} is too small: its noise cannot be "
-                "drawn exactly. Raise epsilon; nothing was spent."
-            )
-        return method
-
-    def _with(self, noise: float, budget: Budget) -> TunedSGD:
-        """Return the search with a given gradient noise; that of the score follows.
-
-        One batch is worth about ``(rate / noise)^2 / 2`` (exactly so at rate 1).
-        """
-        one_run = math.sqrt(self.steps) * self.rate / noise
-        shares = (1 - self.score_share) / self.score_share
-        return TunedSGD(
-            rate=self.rate,
-            steps=self.steps,
-            noise_multiplier=noise,
-            score=Gaussian(noise_scale=math.sqrt(shares) / one_run),
-            step_sizes=tuple(self.step_sizes),
-            grad_clips=tuple(self.grad_clips),
-            repetitions=float(self.repetitions),
-            budget=budget,
-        )

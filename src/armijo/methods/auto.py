@@ -15,8 +15,9 @@ public number of rows and features, and of nothing else.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -38,10 +39,17 @@ from armijo.methods.auto_queries import (
     spectrum,
     square_sum,
 )
-from armijo.methods.base import Method, MethodSettings, Problem, Schedule, StepRecord
+from armijo.methods.base import (
+    Method,
+    Problem,
+    Schedule,
+    StepRecord,
+    calibrated,
+    solved,
+)
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import LinearObjective
-from armijo.privacy.budget import FloatArray
+from armijo.privacy.budget import Budget, FloatArray
 from armijo.privacy.mechanisms import Gaussian
 from armijo.privacy.plan_noise import noise_for_plan
 
@@ -301,13 +309,123 @@ def released_center(
 
 @dataclass(frozen=True, kw_only=True)
 class Auto(Method[AutoState]):
-    """Preparation in up to three batches, then steps with a three-point search."""
+    """Preparation in up to three batches, then steps with a three-point search.
 
-    objective: LinearObjective
-    rules: AutoRules
-    feature_norm: float | None
+    No setting has to be given.
+
+    Attributes
+    ----------
+    feature_norm : float or None
+        Public bound on the norm of a row.  None pays ``norm_share`` for an estimate.
+        It sets the noise of the mean only: no row is clipped in the model.
+    steps : int
+        Number of steps.
+    norm_share, center_share, moment_share, search_share : float
+        Parts of the budget (of ``1/sigma^2``) for the scale of the rows, their mean,
+        their second moments and all searches; the gradients get the rest.  Without a
+        share for them there are no second moments, and no searches.  The scale gets
+        more, up to a quarter of the rest, where fewer rows would drown in noise.
+    first_step : float
+        Where the searches begin, from 1 to 32; the step itself where there are none.
+    tail_mean : bool
+        Whether the model is the mean of the second half, or else the last iterate.
+    noise_multiplier, problem : float or None, Problem or None
+        Noise of the whole run, and what it was calibrated for.
+    """
+
+    feature_norm: float | None = None
+    steps: int = 30
+    norm_share: float = 0.01
+    center_share: float = 0.02
+    moment_share: float = 0.03
+    search_share: float = 0.05
     first_step: float = FIRST_STEP
     tail_mean: bool = True
+    noise_multiplier: float | None = solved()
+    problem: Problem | None = solved()
+
+    def __post_init__(self) -> None:
+        _validate.at_least(1, steps=self.steps)
+        if self.feature_norm is not None:
+            _validate.positive(feature_norm=self.feature_norm)
+        shares = {
+            name: getattr(self, name)
+            for name in ("norm_share", "center_share", "moment_share", "search_share")
+        }
+        _validate.positive(
+            norm_share=self.norm_share,
+            center_share=self.center_share,
+            first_step=self.first_step,
+        )
+        _validate.non_negative(**shares)
+        self._check_first_step()
+        if not isinstance(self.tail_mean, bool):
+            raise ValueError(f"Expected tail_mean True or False, got {self.tail_mean}.")
+        if sum(shares.values()) >= 1:
+            raise ValueError(
+                f"Expected shares that leave something for the gradients, got {shares},"
+                " which add up to one or more."
+            )
+
+    def _check_first_step(self) -> None:
+        """Refuse a step that the first search could not keep."""
+        inside = SMALLEST_STEP <= self.first_step <= LARGEST_STEP
+        if self.search_share and not inside:
+            raise ValueError(
+                f"Expected {SMALLEST_STEP:g} <= first_step <= {LARGEST_STEP:g}, got "
+                f"{self.first_step!r}; without searches (search_share=0) it may be "
+                "any positive number."
+            )
+
+    def calibrate(self, budget: Budget, problem: Problem) -> Self:
+        """Solve the noise for the budget."""
+        noise = noise_for_plan(budget, lambda z: self.with_noise(z, problem).schedule())
+        method = self.with_noise(noise, problem)
+        for plan in method.plans():
+            refuse_unsampleable(plan)
+        return method
+
+    def with_noise(self, noise: float, problem: Problem) -> Self:
+        """Return the method with a given noise multiplier of the whole run."""
+        return replace(self, noise_multiplier=noise, problem=problem)
+
+    @property
+    def objective(self) -> LinearObjective:
+        """The linear model that it was calibrated for."""
+        if self.problem is None:
+            raise ValueError("Expected a calibrated method; call calibrate first.")
+        return self.problem.linear
+
+    @cached_property
+    def rules(self) -> AutoRules:
+        """What follows from noise and sizes."""
+        objective, n_rows = self.objective, self.problem.n_rows if self.problem else 1
+        noise = calibrated(noise_multiplier=self.noise_multiplier)
+        few = objective.n_features <= MOST_FEATURES
+        return AutoRules(
+            noise=noise,
+            n_rows=n_rows,
+            n_features=objective.n_features,
+            steps=self.steps,
+            shares=Shares(
+                norm=self._norm_share(noise, n_rows),
+                center=self.center_share,
+                moments=self.moment_share if few else 0.0,
+                search=self.search_share,
+            ),
+            fit_intercept=objective.fit_intercept,
+        )
+
+    def _norm_share(self, noise: float, n_rows: int) -> float:
+        """Return what the scale of the rows gets: more where noise hides few rows.
+
+        All releases are one Gaussian whatever the split, so it may follow the noise.
+        """
+        if self.feature_norm is not None:
+            return 0.0
+        readable = (READABLE * noise / n_rows) ** 2
+        rest = 1.0 - (self.center_share + self.moment_share + self.search_share)
+        return max(self.norm_share, min(readable, MOST_FOR_NORM * rest))
 
     def init(self, w: Tensor) -> AutoState:
         """Return the first state."""
@@ -444,115 +562,3 @@ class Auto(Method[AutoState]):
         total = point if state.total is None else state.total + point
         mean = total / (done - first)
         return replace(state, point=point, total=total, w=frame.model(mean))
-
-
-@dataclass(frozen=True, kw_only=True)
-class AutoSettings(MethodSettings):
-    """Public settings of the automatic method; none has to be given.
-
-    Attributes
-    ----------
-    feature_norm : float or None
-        Public bound on the norm of a row.  None pays ``norm_share`` for an estimate.
-        It sets the noise of the mean only: no row is clipped in the model.
-    steps : int
-        Number of steps.
-    norm_share, center_share, moment_share, search_share : float
-        Parts of the budget (of ``1/sigma^2``) for the scale of the rows, their mean,
-        their second moments and all searches; the gradients get the rest.  Without a
-        share for them there are no second moments, and no searches.  The scale gets
-        more, up to a quarter of the rest, where fewer rows would drown in noise.
-    first_step : float
-        Where the searches begin, from 1 to 32; the step itself where there are none.
-    tail_mean : bool
-        Whether the model is the mean of the second half, or else the last iterate.
-    """
-
-    feature_norm: float | None = None
-    steps: int = 30
-    norm_share: float = 0.01
-    center_share: float = 0.02
-    moment_share: float = 0.03
-    search_share: float = 0.05
-    first_step: float = FIRST_STEP
-    tail_mean: bool = True
-
-    def __post_init__(self) -> None:
-        _validate.at_least(1, steps=self.steps)
-        if self.feature_norm is not None:
-            _validate.positive(feature_norm=self.feature_norm)
-        shares = {
-            name: getattr(self, name)
-            for name in ("norm_share", "center_share", "moment_share", "search_share")
-        }
-        _validate.positive(
-            norm_share=self.norm_share,
-            center_share=self.center_share,
-            first_step=self.first_step,
-        )
-        _validate.non_negative(**shares)
-        self._check_first_step()
-        if not isinstance(self.tail_mean, bool):
-            raise ValueError(f"Expected tail_mean True or False, got {self.tail_mean}.")
-        if sum(shares.values()) >= 1:
-            raise ValueError(
-                f"Expected shares that leave something for the gradients, got {shares},"
-                " which add up to one or more."
-            )
-
-    def _check_first_step(self) -> None:
-        """Refuse a step that the first search could not keep."""
-        inside = SMALLEST_STEP <= self.first_step <= LARGEST_STEP
-        if self.search_share and not inside:
-            raise ValueError(
-                f"Expected {SMALLEST_STEP:g} <= first_step <= {LARGEST_STEP:g}, got "
-                f"{self.first_step!r}; without searches (search_share=0) it may be "
-                "any positive number."
-            )
-
-    def build(self, problem: Problem) -> Auto:
-        """Return the method with its noise, solved for the budget."""
-        noise = noise_for_plan(
-            problem.budget, lambda z: self.with_noise(z, problem).schedule()
-        )
-        method = self.with_noise(noise, problem)
-        for plan in method.plans():
-            refuse_unsampleable(plan)
-        return method
-
-    def _norm_share(self, noise: float, n_rows: int) -> float:
-        """Return what the scale of the rows gets: more where noise hides few rows.
-
-        All releases are one Gaussian whatever the split, so it may follow the noise.
-        """
-        if self.feature_norm is not None:
-            return 0.0
-        readable = (READABLE * noise / n_rows) ** 2
-        rest = 1.0 - (self.center_share + self.moment_share + self.search_share)
-        return max(self.norm_share, min(readable, MOST_FOR_NORM * rest))
-
-    def with_noise(self, noise: float, problem: Problem) -> Auto:
-        """Return the method with a given noise multiplier of the whole run."""
-        objective = problem.linear
-        few = objective.n_features <= MOST_FEATURES
-        shares = Shares(
-            norm=self._norm_share(noise, problem.n_rows),
-            center=self.center_share,
-            moments=self.moment_share if few else 0.0,
-            search=self.search_share,
-        )
-        rules = AutoRules(
-            noise=noise,
-            n_rows=problem.n_rows,
-            n_features=objective.n_features,
-            steps=self.steps,
-            shares=shares,
-            fit_intercept=objective.fit_intercept,
-        )
-        return Auto(
-            objective=objective,
-            rules=rules,
-            feature_norm=self.feature_norm,
-            first_step=self.first_step,
-            tail_mean=self.tail_mean,
-        )
