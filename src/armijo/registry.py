@@ -2,7 +2,7 @@
 """Methods by name, for linear models and for networks, with the options they take."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from armijo import _validate
@@ -15,12 +15,12 @@ from armijo.baselines.objpert import (
     ObjPertPure,
 )
 from armijo.baselines.outpert import OutpertGD, OutpertRSGD
-from armijo.baselines.privgene import PrivGeneSettings
+from armijo.baselines.privgene import PrivGene
 from armijo.baselines.trivial import Majority, NonPrivateMinimum
 from armijo.baselines.tuned import TunedSGD
 from armijo.methods.auto import Auto
 from armijo.methods.auto_network import AutoNetwork
-from armijo.methods.base import Method, MethodSettings, Problem
+from armijo.methods.base import Method, Problem
 from armijo.methods.line_search import BLGD, BLSGD
 from armijo.methods.sgd import DPSGD, DPAdam
 from armijo.privacy.budget import Budget
@@ -42,7 +42,7 @@ class Entry:
         Options that are not to be given under this name.
     """
 
-    kind: type[Any]
+    kind: type[Method[Any]]
     summary: str
     defaults: Mapping[str, Any] = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
@@ -50,16 +50,11 @@ class Entry:
     @property
     def options(self) -> set[str]:
         """The names of the options that it takes."""
-        if issubclass(self.kind, Method):
-            return self.kind.options() - self.refused
-        return {one.name for one in fields(self.kind)} - self.refused
+        return self.kind.options() - self.refused
 
-    def made(self, asked: Mapping[str, Any]) -> Any:
+    def made(self, asked: Mapping[str, Any]) -> Method[Any]:
         """Return the method with some options given."""
-        given = {**self.defaults, **asked}
-        if issubclass(self.kind, Method):
-            return self.kind.from_options(given)
-        return self.kind(**given)
+        return self.kind.from_options({**self.defaults, **asked})
 
 
 LINEAR: dict[str, Entry] = {
@@ -103,9 +98,7 @@ LINEAR: dict[str, Entry] = {
     "amp": Entry(
         AMP, "objective perturbation, approximate minima (Iyengar et al. 2019)"
     ),
-    "privgene": Entry(
-        PrivGeneSettings, "private genetic algorithm (Zhang et al. 2013)"
-    ),
+    "privgene": Entry(PrivGene, "private genetic algorithm (Zhang et al. 2013)"),
     "hyfree": Entry(HyFree, "HyFreeDP (Liu and Bu 2025): steps from privatized losses"),
     "sgd-tuned": Entry(
         TunedSGD,
@@ -141,9 +134,9 @@ NETWORK: dict[str, Entry] = {
     "sgd": Entry(
         DPSGD,
         "DP-SGD with a given step size",
-        {"step_size": 0.2, "grad_clip": 1.0},  # the paper's step size
+        {"grad_clip": 1.0},
     ),
-    "adam": Entry(DPAdam, "DP-Adam", {"step_size": 1e-3, "grad_clip": 1.0}),
+    "adam": Entry(DPAdam, "DP-Adam", {"grad_clip": 1.0}),
     "hyfree": Entry(
         HyFree,
         "HyFreeDP: automatic clipping with its published constant",
@@ -179,16 +172,16 @@ def describe_methods() -> list[dict[str, Any]]:
     ]
 
 
-def method_settings(
-    method: str, asked: Mapping[str, Any]
-) -> MethodSettings | Method[Any]:
+def make_method(
+    method: str | Method[Any], asked: Mapping[str, Any] | None = None
+) -> Method[Any]:
     """Return a method by name with the options that were asked for.
 
     Parameters
     ----------
-    method : str
-        One of :data:`METHODS`.
-    asked : mapping
+    method : str or Method
+        One of :data:`METHODS`, or a method, which has its options already.
+    asked : mapping or None
         Options by name; what is left out has the method's own default.
 
     Raises
@@ -198,17 +191,29 @@ def method_settings(
 
     Examples
     --------
-    >>> method_settings("sgd", {"steps": 20}).steps
+    >>> make_method("sgd", {"steps": 20}).steps
     20
     """
+    if isinstance(method, Method):
+        _refuse_twice(method, asked)
+        return method
     _validate.choice(METHODS, method=method)
-    _refuse_foreign(method, asked, parameters_of(method))
-    return LINEAR[method].made(asked)
+    _refuse_foreign(method, asked or {}, parameters_of(method))
+    return LINEAR[method].made(asked or {})
 
 
 def parameters_of(method: str) -> set[str]:
     """Return the names of the options that a method takes."""
     return LINEAR[method].options
+
+
+def _refuse_twice(method: Method[Any], asked: Mapping[str, Any] | None) -> None:
+    if asked:
+        name = type(method).__name__
+        raise ValueError(
+            f"Expected no options beside method={name}(...), got "
+            f"{', '.join(sorted(asked))}; give them to {name}. Nothing was spent."
+        )
 
 
 def _refuse_foreign(method: str, asked: Mapping[str, Any], takes: set[str]) -> None:
@@ -221,7 +226,7 @@ def _refuse_foreign(method: str, asked: Mapping[str, Any], takes: set[str]) -> N
 
 
 def network_method(
-    name: str,
+    name: str | Method[Any],
     budget: Budget,
     *,
     rate: float,
@@ -230,15 +235,40 @@ def network_method(
 ) -> Method[Any]:
     """Return a method by name, its noise solved for ``steps`` batches of ``rate``.
 
-    An option that the method does not take is refused by name.
+    An option that the method does not take is refused by name.  A method that is given
+    itself has its options already.
     """
-    _validate.choice(NETWORK_METHODS, method=name)
     _validate.rate(rate=rate)
     _validate.at_least(1, steps=steps)
+    if isinstance(name, Method):
+        _refuse_twice(name, options)
+        sizes = {"rate": rate, _count_of(name.options()): steps}
+        return replace(name, **sizes).calibrate(budget, Problem())
+    _validate.choice(NETWORK_METHODS, method=name)
     entry, asked = NETWORK[name], dict(options or {})
     _refuse_foreign(name, asked, entry.options - _OF_TRAINING)
-    count = "steps" if "steps" in entry.options else "expected_steps"
-    method = entry.made({"rate": rate, count: steps, **asked})
+    method = entry.made({"rate": rate, _count_of(entry.options): steps, **asked})
     if name == "nonprivate":
         return method
-    return method.calibrate(budget, Problem(budget=budget))
+    return method.calibrate(budget, Problem())
+
+
+def sizes_of(method: str | Method[Any]) -> tuple[float | None, int | None]:
+    """Return sampling probability and steps that a method for networks brings along.
+
+    A method that is given by its name brings none.
+    """
+    if isinstance(method, str):
+        return None, None
+    sizes = vars(method)
+    if "rate" not in sizes:
+        raise ValueError(
+            f"Expected a method for networks, got {type(method).__name__}; give one "
+            f"of {', '.join(NETWORK_METHODS)}. Nothing was spent."
+        )
+    return sizes["rate"], sizes[_count_of(method.options())]
+
+
+def _count_of(options: set[str]) -> str:
+    """Return what the number of batches is called."""
+    return "steps" if "steps" in options else "expected_steps"

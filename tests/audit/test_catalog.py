@@ -8,7 +8,7 @@ from armijo.audit.catalog import AUDITS, GAMES, GAUSSIAN, PURE, RUNS, one_run, r
 from armijo.audit.games import play_game, randomness_of
 from armijo.audit.runs import RunGame
 from armijo.privacy.budget import Budget, Neighboring
-from armijo.registry import METHODS, method_settings
+from armijo.registry import METHODS, make_method
 
 BUDGET = Budget(epsilon=2.0, delta=0.05)
 QUICK = (
@@ -135,7 +135,7 @@ def test_a_method_without_settings_of_its_own_is_audited_with_its_defaults(
 def test_foreign_methods_are_refused():
     with pytest.raises(ValueError, match="Expected method to be one of"):
         run_game("nonprivate", BUDGET)
-    assert not method_settings("nonprivate", {}).private
+    assert not make_method("nonprivate", {}).private
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from armijo.estimators.run import RunSettings, train
 from armijo.objectives import LinearObjective
 from armijo.privacy.accountant import Accountant
 from armijo.privacy.budget import Budget, Neighboring
-from armijo.registry import method_settings
+from armijo.registry import make_method
 
 
 class OpenAccountant(Accountant):
@@ -69,7 +69,7 @@ def run(method, X, y, *, epsilon=1.0, delta=1e-6, objective=None, **more):
     settings = RunSettings(
         budget=Budget(epsilon=epsilon, delta=delta),
         objective=objective,
-        method=method_settings(method, more),
+        method=make_method(method, more),
         seed=3,
         **{"relation": Neighboring.ADD_REMOVE, "n_rows": max(len(X), 1), **outer},
     )

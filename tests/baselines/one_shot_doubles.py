@@ -14,7 +14,7 @@ from armijo.methods.base import Problem
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.budget import Budget, Neighboring
-from armijo.registry import method_settings
+from armijo.registry import make_method
 from tests.data.gate_doubles import FreeAccountant
 from tests.data.lattice_doubles import on_lattice
 
@@ -35,8 +35,8 @@ def objective(loss: str = "logistic", d: int = FEATURES, **more: Any):
 
 def built(method: str, n_rows: int, goal=None, budget: Budget = BUDGET, **asked: Any):
     asked = {"feature_norm": 1.0} | asked
-    problem = Problem(budget=budget, objective=goal or objective(), n_rows=n_rows)
-    return method_settings(method, asked).build(problem)
+    problem = Problem(objective=goal or objective(), n_rows=n_rows)
+    return make_method(method, asked).calibrate(budget, problem)
 
 
 def fitted(method: str, X, y, goal=None, seed: int | None = 0, **more: Any):
@@ -47,7 +47,7 @@ def fitted(method: str, X, y, goal=None, seed: int | None = 0, **more: Any):
     settings = {
         "budget": BUDGET,
         "objective": goal or objective(d=X.shape[1]),
-        "method": method_settings(method, asked),
+        "method": make_method(method, asked),
         "n_rows": max(X.shape[0], 1),
         "relation": Neighboring.ADD_REMOVE,
         "seed": seed,

@@ -72,12 +72,12 @@ G = [3.0, 0.0, 4.0, 0.0]
 
 
 class TestBudgets:
-    def problem(self):
-        budget = Budget(epsilon=1.2, delta=1e-8)
-        return Problem(budget=budget, objective=LOGISTIC, n_rows=100)
+    def calibrated(self, method):
+        problem = Problem(objective=LOGISTIC, n_rows=100)
+        return method.calibrate(Budget(epsilon=1.2, delta=1e-8), problem)
 
     def test_equal_split(self):
-        method = AGD().build(self.problem())
+        method = self.calibrated(AGD())
         assert method.gradient_rho == pytest.approx(0.01**2 / 2)
         assert method.search_epsilon == pytest.approx(0.02)
         cost = NoisyMax(method.search_epsilon).rdp(np.array([2.0]))[0]
@@ -85,7 +85,7 @@ class TestBudgets:
 
     def test_classical_split(self):
         settings = AGD(initial_split="classical", selection="pure")
-        method = settings.build(self.problem())
+        method = self.calibrated(settings)
         assert method.gradient_rho == pytest.approx(0.01**2 / 74.6, rel=1e-3)
         noise = Gaussian.from_rho(method.gradient_rho, 3.0).noise_scale
         assert noise == pytest.approx(3 * math.sqrt(2 * math.log(1.25e8)) / 0.01)
@@ -94,7 +94,7 @@ class TestBudgets:
     def test_settings_reach_the_method(self):
         asked = {"grid_size": 7, "loss_clip": 1.5, "headroom": 1.3, "step_max": 4.0}
         asked |= {"grad_clip": 2.0, "budget_growth": 0.4, "refresh_every": 3}
-        method = AGD(splits=30, **asked).build(self.problem())
+        method = self.calibrated(AGD(splits=30, **asked))
         assert {name: getattr(method, name) for name in asked} == asked
         assert method.search_epsilon == pytest.approx(0.04)
 

@@ -11,7 +11,7 @@ from scipy import sparse
 from armijo.baselines.bounded_rows import BoundedRows, loss_smoothness
 from armijo.objectives.linear import LinearObjective
 from armijo.objectives.losses import Huber
-from armijo.registry import method_settings
+from armijo.registry import make_method
 from tests.baselines.one_shot_doubles import rows_of, table, unit_rows
 
 METHODS = (
@@ -121,15 +121,15 @@ def test_a_loss_without_it_is_refused(loss):
 class TestFeatureNorm:
     def test_it_is_asked_for(self, method):
         with pytest.raises(ValueError, match=f"'{method}' asks for feature_norm"):
-            method_settings(method, {})
+            make_method(method, {})
 
     @pytest.mark.parametrize("bad", [0.0, -1.0, np.inf, np.nan, "1"])
     def test_bad_ones_are_refused(self, method, bad):
         with pytest.raises(ValueError, match="feature_norm"):
-            method_settings(method, {"feature_norm": bad})
+            make_method(method, {"feature_norm": bad})
 
     def test_prediction_clips_to_it(self, method):
-        assert method_settings(method, {"feature_norm": 2.5}).row_bound == 2.5
+        assert make_method(method, {"feature_norm": 2.5}).row_bound == 2.5
 
 
 def test_entries_that_stand_several_times_do_not_leave_the_ball():

@@ -12,7 +12,7 @@ from armijo.data import fixed_point
 from armijo.data.query import OuterProduct, Rows
 from armijo.estimators.run import RunSettings, train
 from armijo.privacy.budget import Neighboring
-from armijo.registry import method_settings
+from armijo.registry import make_method
 from tests.baselines.one_shot_doubles import (
     BUDGET,
     built,
@@ -80,7 +80,7 @@ def test_no_row_makes_a_run_speak(method, form):
     settings = RunSettings(
         budget=BUDGET,
         objective=objective(),
-        method=method_settings(method, asked),
+        method=make_method(method, asked),
         n_rows=40,
         relation=Neighboring.ADD_REMOVE,
         seed=0,

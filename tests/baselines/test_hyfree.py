@@ -281,7 +281,7 @@ def test_a_clip_at_the_mean_falls_and_one_with_headroom_does_not():
 def test_the_plan_fits_and_uses_the_budget(rate, epsilon, every):
     budget = Budget(epsilon=epsilon, delta=1e-6)
     settings = HyFree(rate=rate, steps=11, refresh_every=every)
-    method = settings.build(Problem(budget=budget, objective=objective(), n_rows=9))
+    method = settings.calibrate(budget, Problem(objective=objective(), n_rows=9))
     spent, proof = planned_epsilon(method.schedule(), budget.delta)
     assert 0.99 * epsilon <= spent <= epsilon
     assert proof == ("planned-profile" if rate == 1 else "planned-pld")

@@ -20,7 +20,7 @@ THREE = LinearObjective(loss="softmax", n_features=2, n_classes=3)
 
 def built(objective=BINARY, epsilon=1.0):
     budget = Budget(epsilon=epsilon, delta=1e-6)
-    return Majority().build(Problem(budget=budget, objective=objective, n_rows=10))
+    return Majority().calibrate(budget, Problem(objective=objective, n_rows=10))
 
 
 @pytest.mark.parametrize(("label", "rows"), [(-1.0, 70), (1.0, 40)])

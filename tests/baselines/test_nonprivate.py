@@ -7,7 +7,7 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
-from armijo.registry import method_settings
+from armijo.registry import make_method
 from tests.baselines.one_shot_doubles import fitted, objective, slopes, table
 
 
@@ -50,12 +50,12 @@ def test_it_says_that_it_is_not_private():
     result = fitted("nonprivate", X, y, seed=None)
     assert not result.accountant.guarantee.holds
     assert "not private" in result.accountant.guarantee.sentence()
-    assert not method_settings("nonprivate", {}).private
+    assert not make_method("nonprivate", {}).private
 
 
 def test_it_takes_no_parameters():
     with pytest.raises(ValueError, match="does not take feature_norm"):
-        method_settings("nonprivate", {"feature_norm": 1.0})
+        make_method("nonprivate", {"feature_norm": 1.0})
 
 
 def test_rows_that_are_no_numbers_are_left_out():

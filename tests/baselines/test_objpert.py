@@ -13,7 +13,7 @@ from armijo.data.query import Rows
 from armijo.noise import Randomness
 from armijo.noise.vectors import gaussian_vector, radial_vector
 from armijo.privacy.budget import Budget, Neighboring
-from armijo.registry import method_settings
+from armijo.registry import make_method
 from tests.baselines.one_shot_doubles import (
     BUDGET,
     built,
@@ -253,4 +253,4 @@ def test_the_intercept_is_regularized_and_perturbed_like_the_rest():
 )
 def test_bad_settings_are_refused(method, asked, match):
     with pytest.raises(ValueError, match=match):
-        method_settings(method, {"feature_norm": 1.0, **asked})
+        make_method(method, {"feature_norm": 1.0, **asked})

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.mechanisms import Gaussian
-from armijo.registry import method_settings
+from armijo.registry import make_method
 from tests.baselines.one_shot_doubles import (
     BUDGET,
     answered,
@@ -199,7 +199,7 @@ class TestWholeRun:
 )
 def test_bad_settings_are_refused(asked, match):
     with pytest.raises(ValueError, match=match):
-        method_settings("outpert-gd", {"feature_norm": 1.0, **asked})
+        make_method("outpert-gd", {"feature_norm": 1.0, **asked})
 
 
 def test_a_replica_whose_steps_do_not_contract_is_refused():

@@ -15,7 +15,7 @@ from armijo.noise.vectors import random_order
 from armijo.privacy.budget import Neighboring
 from armijo.privacy.mechanisms import Gaussian
 from armijo.privacy.output_perturbation import PermutedMixture
-from armijo.registry import method_settings
+from armijo.registry import make_method
 from tests.baselines.one_shot_doubles import (
     BUDGET,
     answered,
@@ -92,9 +92,7 @@ def test_without_noise_it_is_plain_permuted_descent(loss, batch_size):
     method = built(
         "outpert-rsgd", 45, goal, batch_size=batch_size, epochs=4, step_size=1.2
     )
-    tiny = replace(
-        method, mechanism=replace(method.mechanism, noise_scale=1e-13), rows=method.rows
-    )
+    tiny = replace(method, mechanism=replace(method.mechanism, noise_scale=1e-13))
     found = tiny._noisy_average(
         rows_of(X, y), Randomness(seed=3, insecure_deterministic=True)
     )
@@ -199,7 +197,7 @@ def test_another_number_of_rows_than_declared(rows):
 )
 def test_bad_settings_are_refused(asked, match):
     with pytest.raises(ValueError, match=match):
-        method_settings("outpert-rsgd", {"feature_norm": 1.0, **asked})
+        make_method("outpert-rsgd", {"feature_norm": 1.0, **asked})
 
 
 def test_the_worst_case_is_one_gaussian():

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from armijo.baselines.privgene import (
+    PrivGene,
     PrivGeneOriginal,
-    PrivGeneSettings,
     PrivGeneSimplified,
     largest_spread,
 )
@@ -35,8 +35,8 @@ def built(objective=TINY, *, epsilon=0.8, delta=1e-8, n_rows=43_957, **settings)
     """Return the method; by default with the epsilon that needs no solving."""
     settings = {"selection": "pure", **settings}
     budget = Budget(epsilon=epsilon, delta=delta)
-    problem = Problem(budget=budget, objective=objective, n_rows=n_rows)
-    return PrivGeneSettings(**settings).build(problem)
+    problem = Problem(objective=objective, n_rows=n_rows)
+    return PrivGene(**settings).calibrate(budget, problem).form
 
 
 def with_epsilon(method, epsilon=EPSILON):
@@ -358,4 +358,4 @@ def test_the_variant_says_what_is_built():
 )
 def test_bad_settings_are_refused(settings):
     with pytest.raises(ValueError, match=f"Expected.*{next(iter(settings))}"):
-        PrivGeneSettings(**settings)
+        PrivGene(**settings)

@@ -34,7 +34,7 @@ def table(rows=ROWS):
 def small():
     """A search whose noise was solved for the budget."""
     settings = TunedSGD(rate=0.5, steps=3, repetitions=4.0)
-    return settings.build(Problem(budget=BUDGET, objective=OBJECTIVE, n_rows=ROWS))
+    return settings.calibrate(BUDGET, Problem(objective=OBJECTIVE, n_rows=ROWS))
 
 
 def data_for(method, seed, table=None):
@@ -77,15 +77,15 @@ def watched(method, **changes):
 def test_the_search_fits_and_uses_the_budget(rate, epsilon, repetitions):
     budget = Budget(epsilon=epsilon, delta=1e-6)
     settings = TunedSGD(rate=rate, steps=9, repetitions=repetitions)
-    method = settings.build(Problem(budget=budget, objective=OBJECTIVE, n_rows=9))
+    method = settings.calibrate(budget, Problem(objective=OBJECTIVE, n_rows=9))
     spent, proof = planned_epsilon(method.schedule(), budget.delta)
     assert 0.99 * epsilon <= spent <= epsilon
     assert proof == "planned-rdp"
 
 
 def test_the_score_gets_its_share():
-    method = TunedSGD(rate=1.0, steps=9, score_share=0.2).build(
-        Problem(budget=BUDGET, objective=OBJECTIVE, n_rows=9)
+    method = TunedSGD(rate=1.0, steps=9, score_share=0.2).calibrate(
+        BUDGET, Problem(objective=OBJECTIVE, n_rows=9)
     )
     gradients = 9 * 0.5 / method.noise_multiplier**2
     assert method.score.rho / (gradients + method.score.rho) == pytest.approx(0.2)
@@ -242,7 +242,7 @@ def test_bad_settings_are_refused_by_name(bad):
 
 
 def test_noise_that_cannot_be_drawn_is_refused_beforehand():
-    problem = Problem(budget=BUDGET, objective=OBJECTIVE, n_rows=ROWS)
+    problem = Problem(objective=OBJECTIVE, n_rows=ROWS)
     settings = TunedSGD(rate=1.0, steps=1, repetitions=2.0, score_share=1e-16)
     with pytest.raises(ValueError, match="nothing was spent"):
-        settings.build(problem)
+        settings.calibrate(BUDGET, problem)

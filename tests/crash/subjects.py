@@ -24,7 +24,7 @@ from armijo.objectives import LinearObjective
 from armijo.privacy import run_key
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.ledger import read_ledger
-from armijo.registry import method_settings
+from armijo.registry import make_method
 from armijo.training import accounts
 from tests.networks.network_doubles import flat, network, prepared
 
@@ -97,7 +97,7 @@ def linear(
         settings = RunSettings(
             budget=Budget(epsilon=epsilon, delta=1e-5),
             objective=LinearObjective(loss="logistic", n_features=3),
-            method=method_settings(name, options),
+            method=make_method(name, options),
             n_rows=ROWS,
             relation=Neighboring.ADD_REMOVE,
             max_batches=most,

@@ -28,10 +28,10 @@ from tests.methods.test_limits import FreeAccountant
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 
 
-def problem(n_features=4, n_rows=500, budget=BUDGET, **settings):
+def problem(n_features=4, n_rows=500, **settings):
     settings = {"loss": "logistic", "l2": 1e-3, **settings}
     objective = LinearObjective(n_features=n_features, **settings)
-    return Problem(budget=budget, objective=objective, n_rows=n_rows)
+    return Problem(objective=objective, n_rows=n_rows)
 
 
 def table(n=600, d=4, seed=0, positive=0.5, scale=1.0):
@@ -137,7 +137,7 @@ class TestBudget:
     @pytest.mark.parametrize("settings", [{}, {"feature_norm": 2.0, "steps": 7}])
     def test_the_plan_uses_the_budget_and_keeps_it(self, epsilon, settings):
         budget = Budget(epsilon=epsilon, delta=1e-6)
-        method = Auto(**settings).build(problem(budget=budget))
+        method = Auto(**settings).calibrate(budget, problem())
         found, name = planned_epsilon(method.schedule(), budget.delta)
         assert name == "planned-profile"
         assert 0.99 * epsilon <= found <= epsilon
@@ -255,7 +255,7 @@ class TestRun:
     def test_noise_that_cannot_be_drawn_is_refused_before_the_first_charge(self):
         tiny = Auto(search_share=1e-12)
         with pytest.raises(ValueError, match="Nothing was spent"):
-            tiny.build(problem(budget=Budget(epsilon=0.05, delta=1e-6)))
+            tiny.calibrate(Budget(epsilon=0.05, delta=1e-6), problem())
 
     def test_integer_rows_have_the_limits_of_the_same_floats(self):
         X = np.array([[3, 1], [0, 2], [5, 5]], dtype=np.uint8)
@@ -311,7 +311,7 @@ class TestRun:
     def test_plans_the_same_whatever_was_released(self):
         """A schedule made beforehand must be met: noise reaches no mechanism."""
         X, y = table()
-        method = Auto(steps=3).build(problem(n_rows=600))
+        method = Auto(steps=3).calibrate(BUDGET, problem(n_rows=600))
         accountant = PlannedAccountant(
             BUDGET, method.schedule(), insecure_deterministic=True
         )

@@ -15,7 +15,7 @@ from armijo.privacy.accountant import Accountant
 from armijo.privacy.budget import Budget
 from armijo.privacy.ledger import read_ledger
 from armijo.privacy.nonprivate import NOT_PRIVATE
-from armijo.registry import METHODS, method_settings, parameters_of
+from armijo.registry import METHODS, make_method, parameters_of
 
 NAMES = """blsgd blsgd-ac blgd agd sgd adam outpert-rsgd outpert-gd objpert objpert-kst
 objpert-pure amp privgene hyfree sgd-tuned majority nonprivate auto""".split()
@@ -162,20 +162,20 @@ class TestContract:
 class TestParameters:
     def test_a_foreign_parameter_is_refused_by_name(self, name):
         with pytest.raises(ValueError, match="does not take temperature"):
-            method_settings(name, {"temperature": 1.0})
+            make_method(name, {"temperature": 1.0})
 
     def test_a_mean_of_iterates_is_for_those_that_have_one(self, name):
         takes = name in (*LINE_SEARCHES, "auto")
         assert ("tail_mean" in parameters_of(name)) == takes
         if not takes:
             with pytest.raises(ValueError, match="does not take tail_mean"):
-                method_settings(name, {**options_of(name), "tail_mean": True})
+                make_method(name, {**options_of(name), "tail_mean": True})
 
     def test_a_bound_on_rows_is_asked_for(self, name):
         if "feature_norm" not in parameters_of(name) or name == "auto":
             pytest.skip("needs no bound on rows")
         with pytest.raises(ValueError, match="never read from the data"):
-            method_settings(name, {})
+            make_method(name, {})
 
     def test_runs_through_the_estimators(self, name):
         X, y = rows_of()

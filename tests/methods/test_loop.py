@@ -16,7 +16,7 @@ from armijo.objectives import LinearObjective
 from armijo.privacy.accountant import Accountant
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.filter import PrivacyFilter
-from armijo.registry import method_settings, parameters_of
+from armijo.registry import make_method, parameters_of
 
 BUDGET = Budget(epsilon=30.0, delta=1e-5)
 SMALL = Budget(epsilon=6.0, delta=1e-5)
@@ -55,7 +55,7 @@ def method_of(name, **settings):
 
 
 def calibrated(name, budget, **options):
-    return method_settings(name, options).calibrate(budget, Problem(budget=budget))
+    return make_method(name, options).calibrate(budget, Problem())
 
 
 def train(name, loss, *, max_batches=25, data=None, **settings):

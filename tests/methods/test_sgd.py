@@ -26,9 +26,9 @@ X = on_lattice(RNG.normal(size=(ROWS, FEATURES)))
 Y = np.where(X @ [1.0, -2.0, 0.5] > 0, 1.0, -1.0)
 
 
-def problem(loss="logistic", budget=BUDGET):
+def problem(loss="logistic"):
     objective = LinearObjective(loss=loss, n_features=FEATURES, l2=0.01)
-    return Problem(budget=budget, objective=objective, n_rows=ROWS)
+    return Problem(objective=objective, n_rows=ROWS)
 
 
 def iterates(method, randomness=None):
@@ -83,7 +83,7 @@ def test_without_noise_adam_is_plain_adam():
 
 @pytest.mark.parametrize("settings", [DPSGD(), DPAdam(), DPSGD(rate=1)])
 def test_the_noise_is_what_the_budget_asks(settings):
-    method = settings.build(problem())
+    method = settings.calibrate(BUDGET, problem())
     epsilon, name = planned_epsilon(method.schedule(), BUDGET.delta)
     assert 0.995 * BUDGET.epsilon <= epsilon <= BUDGET.epsilon
     assert name == ("planned-profile" if settings.rate == 1 else "planned-pld")
@@ -92,25 +92,25 @@ def test_the_noise_is_what_the_budget_asks(settings):
 
 def test_a_given_noise_makes_as_many_steps_as_it_can():
     settings = DPSGD(noise_multiplier=4.0, rate=0.05, steps=20_000)
-    method = settings.build(problem())
+    method = settings.calibrate(BUDGET, problem())
     assert method.gradient.noise_multiplier == 4.0
     mechanism, steps = method.schedule()[0]
     assert planned_epsilon([(mechanism, steps)], BUDGET.delta)[0] <= BUDGET.epsilon
     assert planned_epsilon([(mechanism, steps + 1)], BUDGET.delta)[0] > BUDGET.epsilon
-    few = DPSGD(noise_multiplier=4.0, rate=0.05, steps=3).build(problem())
+    few = DPSGD(noise_multiplier=4.0, rate=0.05, steps=3).calibrate(BUDGET, problem())
     assert few.steps == 3
 
 
 def test_noise_too_small_for_one_step_is_refused():
     with pytest.raises(BudgetExceeded, match="Nothing was spent"):
-        DPSGD(noise_multiplier=0.5, rate=1.0).build(problem())
+        DPSGD(noise_multiplier=0.5, rate=1.0).calibrate(BUDGET, problem())
 
 
 def test_step_sizes_by_loss():
-    assert DPSGD().build(problem()).step_size == 1.0
-    assert DPSGD().build(problem("hinge")).step_size == 0.5
-    assert DPAdam().build(problem("hinge")).step_size == 0.1
-    assert DPSGD(step_size=0.3).build(problem("hinge")).step_size == 0.3
+    assert DPSGD().calibrate(BUDGET, problem()).step_size == 1.0
+    assert DPSGD().calibrate(BUDGET, problem("hinge")).step_size == 0.5
+    assert DPAdam().calibrate(BUDGET, problem("hinge")).step_size == 0.1
+    assert DPSGD(step_size=0.3).calibrate(BUDGET, problem("hinge")).step_size == 0.3
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_bad_settings_are_named(name, value):
 
 def test_noise_has_the_scale_it_was_charged_for():
     """A chi-squared test that rejects two thirds and three halves of the noise."""
-    method = DPSGD(rate=1.0, steps=1, grad_clip=2.0).build(problem())
+    method = DPSGD(rate=1.0, steps=1, grad_clip=2.0).calibrate(BUDGET, problem())
     seeds = range(200)
     draws = []
     for seed in seeds:
@@ -154,5 +154,5 @@ def _paid(method):
 
 def test_a_large_delta_that_makes_epsilon_free_is_no_error():
     budget = Budget(epsilon=0.01, delta=0.1)
-    method = DPSGD(steps=2).build(problem(budget=budget))
+    method = DPSGD(steps=2).calibrate(budget, problem())
     assert planned_epsilon(method.schedule(), 0.1)[0] <= 0.01

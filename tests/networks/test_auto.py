@@ -82,7 +82,7 @@ def test_the_plan_is_the_schedule():
 
 def test_the_noise_uses_the_budget_and_no_more():
     budget = Budget(epsilon=2.0, delta=1e-5)
-    method = AutoNetwork(rate=0.1, steps=40).calibrate(budget, Problem(budget=budget))
+    method = AutoNetwork(rate=0.1, steps=40).calibrate(budget, Problem())
     found, _ = planned_epsilon(method.schedule(), budget.delta)
     assert 0.98 * budget.epsilon < found <= budget.epsilon
 

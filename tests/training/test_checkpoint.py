@@ -21,7 +21,7 @@ from armijo.methods.line_search import LINE_SEARCHES, SearchState
 from armijo.objectives import LinearObjective
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.ledger import read_ledger
-from armijo.registry import method_settings
+from armijo.registry import make_method
 from armijo.training.checkpoint import (
     Position,
     load_checkpoint,
@@ -256,7 +256,7 @@ def settings_of(folder, name="blsgd", **changes):
     settings = RunSettings(
         budget=Budget(epsilon=4.0, delta=1e-5),
         objective=LinearObjective(loss="logistic", n_features=3),
-        method=method_settings(name, {"gradient_rho": 0.02, "search_epsilon": 0.2}),
+        method=make_method(name, {"gradient_rho": 0.02, "search_epsilon": 0.2}),
         n_rows=ROWS,
         relation=Neighboring.ADD_REMOVE,
         seed=9,
@@ -305,7 +305,7 @@ class TestResume:
     def test_a_mean_of_iterates_is_carried_on(self, tmp_path, name):
         def settings(folder, tail_mean):
             options = {"gradient_rho": 0.02, "search_epsilon": 0.2}
-            method = method_settings(name, {**options, "tail_mean": tail_mean})
+            method = make_method(name, {**options, "tail_mean": tail_mean})
             return settings_of(tmp_path / folder, method=method)
 
         whole = train(*data(), settings("whole", True))

@@ -19,7 +19,7 @@ from armijo.methods.sgd import GradientState
 from armijo.objectives import LinearObjective
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.ledger import read_ledger
-from armijo.registry import method_settings
+from armijo.registry import make_method
 from armijo.tables import LinearModel, Numeric
 from armijo.training.checkpoint import Position, save_checkpoint
 from armijo.training.divergence import MAX_WEIGHT, refuse_diverged
@@ -102,7 +102,7 @@ def settings_of(folder, step_size=1e4, **changes):
     settings = RunSettings(
         budget=Budget(epsilon=1.0, delta=1e-5),
         objective=LinearObjective(loss="logistic", n_features=FEATURES),
-        method=method_settings("sgd", {"step_size": step_size, "steps": STEPS}),
+        method=make_method("sgd", {"step_size": step_size, "steps": STEPS}),
         n_rows=ROWS,
         relation=Neighboring.ADD_REMOVE,
         ledger=folder / "run.ledger",

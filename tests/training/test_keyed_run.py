@@ -17,7 +17,7 @@ from armijo.estimators.run import RunSettings, train
 from armijo.objectives import LinearObjective
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.ledger import read_ledger
-from armijo.registry import METHODS, method_settings
+from armijo.registry import METHODS, make_method
 from armijo.training.keyed_run import key_path
 from tests.methods.test_contract import FEATURES, ROWS, options_of, rows_of
 
@@ -29,7 +29,7 @@ def settings_of(folder: Path, name: str = "blsgd", **changes) -> RunSettings:
     settings = RunSettings(
         budget=Budget(epsilon=2.0, delta=1e-5),
         objective=LinearObjective(loss="logistic", n_features=FEATURES),
-        method=method_settings(name, options_of(name)),
+        method=make_method(name, options_of(name)),
         n_rows=ROWS,
         relation=Neighboring.ADD_REMOVE,
         ledger=folder / "run.ledger",

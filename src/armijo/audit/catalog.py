@@ -21,10 +21,10 @@ from armijo.audit.one_run import DELTA, TRAINERS, OneRun
 from armijo.audit.runs import RunGame, Table
 from armijo.audit.searches import SearchGame
 from armijo.audit.support import SupportGame
-from armijo.methods.base import Method, MethodSettings
+from armijo.methods.base import Method
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.budget import Budget, Neighboring
-from armijo.registry import LINEAR, method_settings, parameters_of
+from armijo.registry import LINEAR, make_method, parameters_of
 
 FAR = 10.0
 """The feature of the row that stays: its gradient is longer than every clip."""
@@ -96,7 +96,7 @@ def run_game(
     _validate.choice(PRIVATE, method=method)
     bounded = _BOUNDED if "feature_norm" in parameters_of(method) else {}
     usual = RUNS.get(method, bounded)
-    settings = method_settings(method, {**usual, **(changed or {})})
+    settings = make_method(method, {**usual, **(changed or {})})
     return RunGame(
         name=method,
         budget=budget,
@@ -113,7 +113,7 @@ def run_game(
     )
 
 
-def _tables(settings: MethodSettings | Method[Any]) -> tuple[Table, Table]:
+def _tables(settings: Method[Any]) -> tuple[Table, Table]:
     """Return one row, and the same with a row that pulls the other way.
 
     Where rows are exchanged, it is exchanged for one that pulls along.  Where they are

@@ -19,7 +19,7 @@ import torch
 
 from armijo.audit.games import Claim
 from armijo.data.private import PrivateDataset
-from armijo.methods.base import Method, MethodSettings, Problem, StepRecord, minimize
+from armijo.methods.base import Method, Problem, StepRecord, minimize
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.accountant import Accountant
@@ -49,7 +49,7 @@ class RunGame:
         The promise of the run.
     objective : LinearObjective
         The problem.
-    settings : MethodSettings
+    settings : Method
         The method.
     tables : tuple of tables
         Features and labels without and with the row in question.
@@ -62,7 +62,7 @@ class RunGame:
     name: str
     budget: Budget
     objective: LinearObjective
-    settings: MethodSettings | Method[Any]
+    settings: Method[Any]
     tables: tuple[Table, Table]
     gaussian: bool = False
     pure: bool = False
@@ -82,8 +82,8 @@ class RunGame:
     @cached_property
     def _method(self) -> Method[Any]:
         """The method with its noise."""
-        return self.settings.build(
-            Problem(budget=self.budget, objective=self.objective, n_rows=self.n_rows)
+        return self.settings.calibrate(
+            self.budget, Problem(objective=self.objective, n_rows=self.n_rows)
         )
 
     @cached_property

@@ -22,7 +22,7 @@ a constant factor.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -38,10 +38,10 @@ from armijo.baselines.selection import (
 )
 from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.data.query import BoundedQuery
-from armijo.methods.base import Method, MethodSettings, Problem, Schedule, StepRecord
+from armijo.methods.base import Method, Problem, Schedule, StepRecord, solved
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import as_linear
-from armijo.privacy.budget import FloatArray, Neighboring
+from armijo.privacy.budget import Budget, FloatArray, Neighboring
 from armijo.privacy.mechanisms import NoisyMax
 
 
@@ -300,8 +300,8 @@ ROWS_PER_GENERATION = 800
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivGeneSettings(MethodSettings):
-    """Public settings of PrivGene.
+class PrivGene(Method[Any]):
+    """PrivGene in either form.
 
     Attributes
     ----------
@@ -327,6 +327,8 @@ class PrivGeneSettings(MethodSettings):
         Of the original form only: candidates, how many of them are selected in a
         generation, and the seed of crossover and mutation, which protect nothing and
         are therefore public; None is 200, 10 and 0.
+    form : PrivGeneSimplified, PrivGeneOriginal or None
+        The algorithm of the variant, from calibration.
     """
 
     multi_class: ClassVar[bool] = False
@@ -341,6 +343,7 @@ class PrivGeneSettings(MethodSettings):
     population_size: int | None = None
     parents: int | None = None
     population_seed: int | None = None
+    form: PrivGeneSimplified | PrivGeneOriginal = solved()
 
     def __post_init__(self) -> None:
         _validate.choice(("simplified", "original"), variant=self.variant)
@@ -389,19 +392,35 @@ class PrivGeneSettings(MethodSettings):
         """Replace-one where rows are exchanged, else the run's own."""
         return Neighboring.REPLACE_ONE if self.exchange else None
 
-    def build(self, problem: Problem) -> PrivGeneSimplified | PrivGeneOriginal:
-        """Return PrivGene with the epsilon of its selections."""
-        expected = problem.n_rows * problem.budget.epsilon / ROWS_PER_GENERATION
+    def calibrate(self, budget: Budget, problem: Problem) -> Self:
+        """Solve the epsilon of the selections."""
+        expected = problem.n_rows * budget.epsilon / ROWS_PER_GENERATION
         steps = max(1, round(expected)) if self.steps is None else self.steps
-        rho = concentrated_rho(problem.budget) / steps
+        rho = concentrated_rho(budget) / steps
         epsilon = selection_epsilon(rho, self.selection)
         if self.selection == "bounded":
             epsilon = affordable_epsilon(
-                problem.budget,
-                lambda trial: self._draws(steps, trial),
-                epsilon,
+                budget, lambda trial: self._draws(steps, trial), epsilon
             )
-        return self._made(problem, steps, epsilon)
+        return replace(self, steps=steps, form=self._made(problem, steps, epsilon))
+
+    def init(self, w: Tensor) -> Any:
+        """Return the first state."""
+        return self.form.init(w)
+
+    def schedule(self) -> Schedule:
+        """Return all selections."""
+        return self.form.schedule()
+
+    def plan(self, state: Any) -> BatchPlan:
+        """Name the selections of a generation."""
+        return self.form.plan(state)
+
+    def step(
+        self, batch: PrivateBatch, objective: Objective, state: Any, batch_size: float
+    ) -> tuple[Any, StepRecord]:
+        """Select, and make the next candidates."""
+        return self.form.step(batch, objective, state, batch_size)
 
     def _draws(self, steps: int, epsilon: float) -> Schedule:
         """Return all draws of a run, whatever batches they are made on."""

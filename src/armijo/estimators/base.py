@@ -28,7 +28,7 @@ from armijo.objectives.linear import SOFTMAX, LinearObjective
 from armijo.objectives.losses import Loss
 from armijo.privacy.budget import Neighboring
 from armijo.privacy.statement import PrivacyStatement
-from armijo.registry import method_settings
+from armijo.registry import make_method
 
 
 class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
@@ -215,7 +215,7 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
     def _settings(self, classes: NDArray[Any], found_rows: int) -> RunSettings:
         """Gather the public settings of the run."""
         known = None if self.n_rows is None else _validate.row_count(self.n_rows)
-        method = method_settings(self.method, self.method_parameters())
+        method = make_method(self.method, self.method_parameters())
         return RunSettings(
             budget=self.promised_budget(),
             objective=self._objective(len(classes), smooth=method.smooth),

@@ -9,6 +9,7 @@ from typing import Any
 from sklearn.base import BaseEstimator
 
 from armijo.estimators.run import Callback
+from armijo.methods.base import Method
 from armijo.objectives.losses import Loss
 from armijo.privacy.budget import Budget, as_budget
 
@@ -38,8 +39,9 @@ class MethodParameters(BaseEstimator):
         reported.
     budget : Budget or None
         The same as one object.  With it, ``epsilon`` and ``delta`` keep their defaults.
-    method : str
-        The algorithm, of :data:`armijo.registry.METHODS`.  "auto" has nothing to set.
+    method : str or Method
+        The algorithm: one of :data:`armijo.registry.METHODS`, or an object with its
+        options, such as ``DPSGD(steps=50)``.  "auto" has nothing to set.
     loss : str, Loss or None
         None is the class's own loss; :class:`PrivateLinearSVC` also takes "huber" and
         objects of :class:`armijo.objectives.losses.Loss`.
@@ -121,7 +123,7 @@ class MethodParameters(BaseEstimator):
         epsilon: float = 1.0,
         delta: float = 1e-5,
         budget: Budget | None = None,
-        method: str = "auto",
+        method: str | Method[Any] = "auto",
         loss: str | Loss | None = None,
         rate: float | None = None,
         expected_steps: int | None = None,

@@ -20,7 +20,6 @@ from armijo.data.sources import ArrayRows
 from armijo.errors import BudgetExceeded, Diverged, LedgerError
 from armijo.methods.base import (
     Method,
-    MethodSettings,
     Problem,
     State,
     StepRecord,
@@ -49,7 +48,7 @@ class RunSettings:
 
     budget: Budget
     objective: LinearObjective
-    method: MethodSettings | Method[Any]
+    method: Method[Any]
     n_rows: int
     relation: Neighboring
     accounting: Accounting = "sound"
@@ -154,10 +153,8 @@ def _method(settings: RunSettings) -> tuple[Method[Any], Any]:
     if settings.max_batches is not None:
         _validate.at_least(0, max_batches=settings.max_batches)
     _refuse_foreign(settings)
-    problem = Problem(
-        budget=settings.budget, objective=settings.objective, n_rows=settings.n_rows
-    )
-    method = settings.method.build(problem)
+    problem = Problem(objective=settings.objective, n_rows=settings.n_rows)
+    method = settings.method.calibrate(settings.budget, problem)
     start = method.init(torch.zeros(settings.objective.size, dtype=torch.float64))
     _refuse_cut(settings, method)
     return method, start

@@ -13,13 +13,13 @@ from armijo import _validate
 from armijo.data.query import Matrix
 from armijo.estimators.labels import for_loss, positions
 from armijo.estimators.run import RunSettings, train
-from armijo.methods.base import StepRecord
+from armijo.methods.base import Method, StepRecord
 from armijo.noise import Seed, as_seed
 from armijo.objectives.linear import SOFTMAX, LinearObjective
 from armijo.objectives.losses import Loss
 from armijo.privacy.budget import Budget, Guarantee, Neighboring, as_budget
 from armijo.privacy.statement import PrivacyStatement
-from armijo.registry import method_settings
+from armijo.registry import make_method
 from armijo.training.accounts import Accounting
 
 
@@ -70,7 +70,7 @@ def solve(
     X: Matrix,
     y: NDArray[Any],
     *,
-    method: str,
+    method: str | Method[Any],
     budget: Budget | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
@@ -85,15 +85,16 @@ def solve(
     seed: Seed = None,
     ledger: str | os.PathLike[str] | None = None,
 ) -> Solution:
-    """Run any method by name.
+    """Run any method.
 
     Parameters
     ----------
     X, y : arrays
         Rows, and labels -1 and +1 (class indices for softmax).  A row with another
         label is blank: it adds nothing to any sum, and nothing tells of it.
-    method : str
-        One of :data:`armijo.registry.METHODS`.
+    method : str or Method
+        One of :data:`armijo.registry.METHODS`, or an object with its options, such as
+        ``DPSGD(steps=50)``.
     budget : Budget or None
         The (epsilon, delta) of the guarantee.
     epsilon, delta : float or None
@@ -128,7 +129,7 @@ def solve(
     """
     budget = as_budget(budget, epsilon=epsilon, delta=delta)
     known = None if n_rows is None else _validate.row_count(n_rows)
-    settings = method_settings(method, options or {})
+    settings = make_method(method, options)
     if loss == SOFTMAX:
         y = positions(np.asarray(y), np.arange(n_classes))
     else:

@@ -4,7 +4,6 @@
 from armijo.methods.armijo_search import ArmijoSearch
 from armijo.methods.base import (
     Method,
-    MethodSettings,
     Problem,
     State,
     StepRecord,
@@ -20,7 +19,6 @@ __all__ = [
     "ArmijoSearch",
     "DPAdam",
     "Method",
-    "MethodSettings",
     "Problem",
     "State",
     "StepRecord",

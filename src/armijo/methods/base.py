@@ -92,15 +92,12 @@ class Problem:
 
     Attributes
     ----------
-    budget : Budget
-        The (epsilon, delta) of the run.
     objective : LinearObjective or None
         The linear model; None for a network.
     n_rows : int
         The public number of rows.
     """
 
-    budget: Budget
     objective: LinearObjective | None = None
     n_rows: int = 1
 
@@ -115,8 +112,11 @@ class Problem:
         return self.objective
 
 
-class Traits:
-    """What the driver of a method has to know of it.
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC, Generic[S]):
+    """An algorithm: its fields are its public settings, its functions are pure.
+
+    Fields that are None before :meth:`calibrate` follow from the budget.
 
     Attributes
     ----------
@@ -143,14 +143,6 @@ class Traits:
         """The norm to which rows are clipped in training, hence also to predict."""
         return None
 
-
-@dataclass(frozen=True, kw_only=True)
-class Method(Traits, ABC, Generic[S]):
-    """An algorithm: its fields are its public settings, its functions are pure.
-
-    Fields that are None before :meth:`calibrate` follow from the budget.
-    """
-
     nested: ClassVar[Mapping[str, tuple[str, str]]] = {}
     """Options that are a field of a field, by the name they have for users."""
 
@@ -175,10 +167,6 @@ class Method(Traits, ABC, Generic[S]):
         """Return the method with everything that follows from budget and problem."""
         return self
 
-    def build(self, problem: Problem) -> Self:
-        """Return the method calibrated for the budget of a problem."""
-        return self.calibrate(problem.budget, problem)
-
     @abstractmethod
     def init(self, w: Tensor) -> S:
         """Return the first state."""
@@ -196,15 +184,6 @@ class Method(Traits, ABC, Generic[S]):
         self, batch: PrivateBatch, objective: Objective, state: S, batch_size: float
     ) -> tuple[S, StepRecord]:
         """Use the batch; ``batch_size`` is the public expected one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MethodSettings(Traits, ABC):
-    """Settings of a method that is an object of its own."""
-
-    @abstractmethod
-    def build(self, problem: Problem) -> Method[Any]:
-        """Return the algorithm with its noise and budgets."""
 
 
 def minimize(

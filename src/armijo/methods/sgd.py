@@ -51,7 +51,8 @@ class DPSGD(Method[GradientState]):
     rate, steps : float, int
         Poisson sampling probability and number of batches.
     step_size : float or None
-        The learning rate; None is 1 for smooth losses and 1/2 for one with a kink.
+        The learning rate; None is 1 for smooth losses, 1/2 for one with a
+        kink, and 0.2 for networks.
     grad_clip : float
         Clip of a gradient.
     noise_multiplier : float or None
@@ -91,7 +92,9 @@ class DPSGD(Method[GradientState]):
         return replace(self, step_size=size, steps=steps)
 
     def _usual_step(self, problem: Problem) -> float:
-        return 0.5 if problem.linear.kink else 1.0
+        if problem.objective is None:
+            return 0.2  # Chen and Lee (2020), networks
+        return 0.5 if problem.objective.kink else 1.0
 
     @property
     def gradient(self) -> Gaussian:
@@ -143,7 +146,7 @@ class DPSGD(Method[GradientState]):
 class DPAdam(DPSGD):
     """The same noisy gradients, averaged and rescaled (Kingma and Ba 2015).
 
-    ``step_size=None`` is 0.1.
+    ``step_size=None`` is 0.1, and 0.001 for networks.
     """
 
     steps: int = 100
@@ -157,7 +160,7 @@ class DPAdam(DPSGD):
         _validate.positive(floor=self.floor)
 
     def _usual_step(self, problem: Problem) -> float:
-        return 0.1
+        return 1e-3 if problem.objective is None else 0.1
 
     def moved(self, state: GradientState, g: Tensor) -> GradientState:
         """Update both moments, correct their bias, and move."""

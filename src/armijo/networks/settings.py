@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from armijo import _validate
+from armijo.methods.base import Method
 from armijo.objectives.ghost.params import flat_size
 from armijo.privacy.budget import Budget, Computed, Neighboring
 from armijo.training.keyed_run import ledger_path
@@ -29,7 +30,7 @@ Path_ = str | os.PathLike[str]
 class TrainSettings:
     """Public settings of a training; see :func:`armijo.train`."""
 
-    method: str
+    method: str | Method[Any]
     rate: float
     steps: int
     n_rows: int
@@ -55,6 +56,13 @@ class TrainSettings:
             )
 
     @property
+    def private(self) -> bool:
+        """Whether the method promises anything."""
+        if isinstance(self.method, str):
+            return self.method != "nonprivate"
+        return self.method.private
+
+    @property
     def ledger_path(self) -> Path | None:
         """The file of the charges; every checkpoint has one."""
         return ledger_path(self.ledger, self.checkpoint)
@@ -62,7 +70,7 @@ class TrainSettings:
     def fingerprint(self, budget: Budget, module: nn.Module) -> dict[str, Any]:
         """Return what a checkpoint must share with the run, as plain values."""
         return {
-            "method": self.method,
+            "method": str(self.method),
             "epsilon": budget.epsilon,
             "delta": budget.delta,
             "relation": self.relation.value,

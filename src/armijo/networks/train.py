@@ -16,7 +16,7 @@ from armijo.data.private import PrivateDataset
 from armijo.data.sources import ExampleSource
 from armijo.data.team import Alone, ProcessTeam, Team
 from armijo.errors import ArmijoError, BudgetExceeded, Diverged, LedgerError
-from armijo.methods.base import StepRecord, minimize
+from armijo.methods.base import Method, StepRecord, minimize
 from armijo.networks.at_exit import closed_at_exit, may_compute
 from armijo.networks.checkpoint import save_training
 from armijo.networks.inputs import (
@@ -49,7 +49,7 @@ from armijo.privacy.accountant import Accountant, LedgerFactory
 from armijo.privacy.budget import Budget, as_budget
 from armijo.privacy.ledger import MemoryLedger
 from armijo.privacy.statement import PrivacyStatement
-from armijo.registry import network_method
+from armijo.registry import network_method, sizes_of
 from armijo.training.accounts import accountant_for
 from armijo.training.checkpoint import Position
 from armijo.training.divergence import refuse_diverged
@@ -105,7 +105,7 @@ class Trainer:
         *,
         epsilon: float | None = None,
         delta: float | None = None,
-        method: str = "auto",
+        method: str | Method[Any] = "auto",
         rate: float | None = None,
         steps: int | None = None,
         n_rows: int | None = None,
@@ -139,7 +139,10 @@ class Trainer:
         team.attempt(lambda: check_source(objective, source, distributed))
         known = public_rows(n_rows, len(source), distributed)
         refuse_shards(team, source, dataset)
+        own_rate, own_steps = sizes_of(method)
+        rate = own_rate if rate is None else rate
         rate = default_rate(known) if rate is None else rate
+        steps = own_steps if steps is None else steps
         _validate.rate(rate=rate)
         settings = TrainSettings(
             method=method,
@@ -230,7 +233,7 @@ class Trainer:
             start,
             budget,
             relation=own.relation,
-            private=own.method != "nonprivate",
+            private=own.private,
             seeded=own.seed is not None,
             computed=own.computed,
         )
@@ -387,7 +390,7 @@ def train(
     *,
     epsilon: float | None = None,
     delta: float | None = None,
-    method: str = "auto",
+    method: str | Method[Any] = "auto",
     rate: float | None = None,
     steps: int | None = None,
     n_rows: int | None = None,
@@ -427,9 +430,10 @@ def train(
         The (epsilon, delta) of the guarantee.
     epsilon, delta : float or None
         The same as two numbers, instead of ``budget``.
-    method : str
-        One of :data:`armijo.registry.NETWORK_METHODS`.  The default, "auto",
-        has nothing to set.
+    method : str or Method
+        One of :data:`armijo.registry.NETWORK_METHODS`, or an object with its options,
+        such as ``DPSGD(rate=0.01, steps=500)``.  The default, "auto", has nothing to
+        set.
     rate : float or None
         Sampling probability: each example enters a batch independently with it.  By
         default batches have 256 expected examples or 1/100 of all, whichever is more.
