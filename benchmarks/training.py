@@ -133,8 +133,8 @@ def watch():
 watcher = threading.Thread(target=watch)
 watcher.start()
 model = PrivateLogisticRegression(
-    method="blsgd", epsilon=1.0, delta=1e-8, rate=rate, expected_steps=30,
-    classes=[0, 1], n_rows=rows, search_form="difference", callback=note)
+    method="blsgd", epsilon=1.0, delta=1e-8, classes=[0, 1], n_rows=rows, callback=note,
+    options={"rate": rate, "expected_steps": 30, "search_form": "difference"})
 try:
     model.fit(X, y)
 finally:

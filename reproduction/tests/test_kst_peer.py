@@ -77,7 +77,7 @@ def ours(split):
     for draw in range(DRAWS):
         model = PrivateLogisticRegression(
             method="objpert-kst",
-            feature_norm=1.0,
+            options={"feature_norm": 1.0},
             epsilon=EPSILON,
             delta=DELTA,
             l2=L2,

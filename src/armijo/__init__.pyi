@@ -14,6 +14,10 @@ from .estimators.linear import PrivateLogisticRegression as PrivateLogisticRegre
 from .estimators.solve import Solution as Solution
 from .estimators.solve import solve as solve
 from .methods.base import StepRecord as StepRecord
+from .methods.line_search import BLGD as BLGD
+from .methods.line_search import BLSGD as BLSGD
+from .methods.sgd import DPSGD as DPSGD
+from .methods.sgd import DPAdam as DPAdam
 from .networks.inputs import blank_rows as blank_rows
 from .networks.train import Trainer as Trainer
 from .networks.train import train as train

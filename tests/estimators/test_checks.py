@@ -9,8 +9,7 @@ from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
 SMALL = {
     "method": "blsgd",
     "epsilon": 5.0,
-    "gradient_rho": 0.05,
-    "search_epsilon": 0.3,
+    "options": {"gradient_rho": 0.05, "search_epsilon": 0.3},
     "max_batches": 10,
 }
 

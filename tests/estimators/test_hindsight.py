@@ -11,6 +11,7 @@ from armijo.estimators.hindsight import (
     setting_grid,
 )
 from armijo.estimators.linear import PrivateLinearSVC, PrivateLogisticRegression
+from armijo.methods import DPSGD
 from armijo.privacy.budget import Budget
 
 BUDGET = Budget(epsilon=0.5, delta=1e-6)
@@ -45,13 +46,9 @@ def test_each_run_is_the_estimators_own():
     found = tuned(grid=GRID[1:2])
     X, y, X_test, y_test = tables()
     alone = PrivateLogisticRegression(
-        method="sgd",
+        method=DPSGD(rate=1.0, steps=3, step_size=1.0, grad_clip=1.0),
         epsilon=0.5,
         delta=1e-6,
-        rate=1.0,
-        steps=3,
-        step_size=1.0,
-        grad_clip=1.0,
         classes=["a", "b"],
         random_state=1,
     ).fit(X, y)

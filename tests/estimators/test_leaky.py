@@ -24,7 +24,7 @@ def fitted(kind=PrivateLogisticRegression, **given):
 def test_every_statement_says_that_there_is_no_guarantee(method, tmp_path):
     bound = {"feature_norm": 2.0} if method == "objpert" else {}
     path = tmp_path / "ledger.jsonl"
-    model = fitted(method=method, ledger=path, max_batches=None, **bound)
+    model = fitted(method=method, ledger=path, max_batches=None, options=bound)
     assert not model.privacy_.guarantee.holds
     assert LEAKY in model.privacy_.guarantee.broken_premises
     assert "NO GUARANTEE" in str(model.privacy_)

@@ -17,11 +17,12 @@ import armijo.estimators.base as base_module
 from armijo.errors import BudgetExceeded, PrivacyLeakWarning
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
 from armijo.estimators.labels import unknown_rows
-from armijo.methods import StepRecord
+from armijo.methods import DPSGD, StepRecord
 from armijo.methods.line_search import LINE_SEARCHES
 from armijo.privacy.budget import Neighboring
 from armijo.privacy.ledger import read_ledger
 from armijo.privacy.paper import BROKEN_PREMISES
+from tests.estimators.flat import parameters
 
 BOTH = pytest.mark.parametrize("kind", [PrivateLogisticRegression, PrivateLinearSVC])
 ROWS = 600
@@ -42,7 +43,7 @@ def model(kind=PrivateLogisticRegression, **settings):
         "search_epsilon": 0.3,
     }
     public = {"max_batches": 8, "classes": [0, 1], "n_rows": ROWS}
-    return kind(**{**small, **public, **settings})
+    return kind(**parameters({**small, **public, **settings}))
 
 
 class TestFitted:
@@ -69,9 +70,8 @@ class TestFitted:
     def test_learns(self, kind, method):
         X, y = table(rows=3000)
         found = model(kind, method=method, epsilon=8.0, n_rows=3000, random_state=0)
-        found.set_params(gradient_rho=None, search_epsilon=None, max_batches=None)
-        if method in LINE_SEARCHES:
-            found.set_params(expected_steps=15)
+        options = {"expected_steps": 15} if method in LINE_SEARCHES else {}
+        found.set_params(options=options, max_batches=None)
         assert found.fit(X, y).score(X, y) > 0.9
 
     @pytest.mark.parametrize(
@@ -129,9 +129,8 @@ class TestPredict:
     def test_three_classes(self):
         X, y = table(("a", "b", "c"), rows=3000)
         found = model(classes=["a", "b", "c"], n_rows=3000, random_state=0)
-        found.set_params(
-            epsilon=20.0, gradient_rho=0.5, search_epsilon=1.0, max_batches=20
-        )
+        options = {"gradient_rho": 0.5, "search_epsilon": 1.0}
+        found.set_params(epsilon=20.0, options=options, max_batches=20)
         found.fit(X, y)
         assert (found.coef_.shape, found.intercept_.shape) == ((3, 3), (3,))
         assert found.score(X, y) > 0.8
@@ -406,7 +405,7 @@ def unlabelled(value):
 @pytest.mark.parametrize("classes", [[0, 1], [0, 1, 5]])
 def test_declared_classes_never_raise_on_rows(rows, classes):
     found = PrivateLogisticRegression(
-        epsilon=6.0, delta=1e-6, method="sgd", steps=5, classes=classes, n_rows=ROWS
+        epsilon=6.0, delta=1e-6, method=DPSGD(steps=5), classes=classes, n_rows=ROWS
     ).fit(*rows())
     assert np.isfinite(found.coef_).all()
     assert found.classes_.tolist() == classes

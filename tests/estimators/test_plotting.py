@@ -15,6 +15,7 @@ from armijo.estimators.plotting import (
     draw_steps,
     plot_history,
 )
+from armijo.methods import BLSGD
 from armijo.privacy.budget import Budget, Guarantee, Neighboring
 
 
@@ -154,10 +155,8 @@ def test_a_fitted_model_draws_itself(batches):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2))
     model = PrivateLogisticRegression(
-        method="blsgd",
+        method=BLSGD(gradient_rho=0.05, search_epsilon=0.3),
         epsilon=4.0,
-        gradient_rho=0.05,
-        search_epsilon=0.3,
         max_batches=batches,
         classes=[0, 1],
         n_rows=300,

@@ -8,6 +8,7 @@ import pytest
 
 from armijo.errors import BudgetExceeded, LedgerError
 from armijo.estimators import PrivateLogisticRegression
+from armijo.methods import DPSGD
 from armijo.privacy.ledger import read_ledger
 
 RNG = np.random.default_rng(3)
@@ -18,7 +19,7 @@ STEPS, SEEN = 12, 5
 
 def model(**given):
     public = {"epsilon": 1.0, "delta": 1e-6, "classes": [0, 1], "n_rows": 300}
-    return PrivateLogisticRegression(method="sgd", steps=STEPS, **public, **given)
+    return PrivateLogisticRegression(method=DPSGD(steps=STEPS), **public, **given)
 
 
 def killed(checkpoint):

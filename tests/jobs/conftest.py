@@ -17,6 +17,7 @@ import pytest
 from armijo.jobs.fit import FitOutcome, fit_table
 from armijo.privacy.ledger import read_ledger
 from armijo.tables import Categorical, Label, Numeric, Schema
+from tests.estimators.flat import parameters
 
 FOUND_ROWS, PUBLIC_ROWS = 317, 301
 CLASSES = ("no", "yes")
@@ -26,8 +27,7 @@ SETTINGS = {
     "epsilon": 1.0,
     "delta": 1e-5,
     "method": "blsgd",
-    "expected_steps": 10,
-    "search_form": "difference",
+    "options": {"expected_steps": 10, "search_form": "difference"},
 }
 
 
@@ -88,7 +88,9 @@ class Small:
 
     def fit(self, out: Path, **given: Any) -> FitOutcome:
         """Fit the CSV file; ``parameters`` change some of the usual ones."""
-        given["parameters"] = {**SETTINGS, **given.get("parameters", {})}
+        asked = parameters(given.get("parameters", {}))
+        options = {**SETTINGS["options"], **asked["options"]}
+        given["parameters"] = {**SETTINGS, **asked, "options": options}
         return fit_table(
             given.pop("table", self.csv),
             schema=given.pop("schema", self.schema),

@@ -194,13 +194,3 @@ class TestParameters:
             assert str(model.privacy_.relation.value) in str(model.privacy_) or (
                 name == "nonprivate"
             )
-
-    def test_a_parameter_given_twice_is_refused(self, name):
-        X, y = rows_of()
-        takes = {"rate", "steps", "feature_norm", "grad_clip"} & parameters_of(name)
-        if not takes:
-            pytest.skip("takes none of the flat parameters")
-        one = takes.pop()
-        model = PrivateLogisticRegression(method=name, options={one: 1}, **{one: 1})
-        with pytest.raises(ValueError, match=f"{one} both as a parameter"):
-            model.fit(X, y)

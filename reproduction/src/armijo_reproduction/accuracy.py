@@ -29,6 +29,9 @@ from armijo_reproduction import datasets
 RESULTS = Path("docs", "results", "accuracy.csv")
 TABLE = Path("docs", "accuracy.md")
 DATASETS = ("adult", "bank", "ipums-br")
+ESTIMATOR = ("method", "loss", "max_batches", "l2", "accounting")
+"""What is a parameter of the estimator: the rest are options of the method."""
+
 MODELS = {"logistic": PrivateLogisticRegression, "svm": PrivateLinearSVC}
 EPSILONS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 FOLDS, FEW_FOLDS = 10, 3
@@ -62,7 +65,9 @@ def parameters_of(variant: str, model: str, budget_number: int) -> dict[str, Any
     by_epsilon = {name: values[budget_number] for name, values in chosen.items()}
     # On the hinge itself precise searches stop early, see Bank in the page.
     loss = {"loss": "huber"} if chosen and model == "svm" else {}
-    return {**VARIANTS[variant], **by_epsilon, **loss}
+    own = {**VARIANTS[variant], **by_epsilon, **loss}
+    estimator = {name: own.pop(name) for name in ESTIMATOR if name in own}
+    return {**estimator, "options": {**own.pop("options", {}), **own}}
 
 
 def run(part: int = 0, parts: int = 1) -> None:

@@ -148,7 +148,7 @@ def fit(
         "epsilon": epsilon,
         "delta": delta,
         "method": method,
-        **_method_parameters(method, asked, option or []),
+        "options": _method_options(method, asked, option or []),
         "max_batches": max_batches,
         "accounting": accounting,
         "random_state": insecure_seed,
@@ -177,7 +177,7 @@ def fit(
     _show_outcome(outcome, as_json=json)
 
 
-def _method_parameters(
+def _method_options(
     method: str, asked: dict[str, Any], options: list[str]
 ) -> dict[str, Any]:
     """Return what was asked of the method; line searches have defaults of their own."""
@@ -187,9 +187,7 @@ def _method_parameters(
     if method in LINE_SEARCHES:
         given = {"expected_steps": 100, "search_form": "difference", **given}
         given["expected_steps"] = given["expected_steps"] or None
-    if options:
-        given["options"] = dict(_parsed(text) for text in options)
-    return given
+    return given | dict(_parsed(text) for text in options)
 
 
 def _parsed(text: str) -> tuple[str, Any]:

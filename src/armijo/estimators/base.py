@@ -215,7 +215,7 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
     def _settings(self, classes: NDArray[Any], found_rows: int) -> RunSettings:
         """Gather the public settings of the run."""
         known = None if self.n_rows is None else _validate.row_count(self.n_rows)
-        method = make_method(self.method, self.method_parameters())
+        method = make_method(self.method, self.options)
         return RunSettings(
             budget=self.promised_budget(),
             objective=self._objective(len(classes), smooth=method.smooth),

@@ -133,7 +133,7 @@ def hindsight_tuned_sgd(
         max_batches=None,
         random_state=random_state,
     )
-    models = [clone(shared).set_params(**asdict(setting)) for setting in settings]
+    models = [clone(shared).set_params(options=asdict(setting)) for setting in settings]
     accuracies = [float(model.fit(X, y).score(X_test, y_test)) for model in models]
     best = int(np.argmax(accuracies))
     guarantee = _labelled(models[best])
