@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+RESULTS ?= docs/results/reproduction
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help test test-slow demo lint format bench docs clean
+.PHONY: help test test-slow demo reproduce figures lint format bench docs clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) \
@@ -21,6 +22,13 @@ test-slow: $(VENV)/.installed-tests  ## Run only the tests that take minutes
 
 demo: $(VENV)/.installed-tests  ## Train on a census table at three budgets; leaves demo/
 	$(BIN)/armijo demo --out demo
+
+reproduce: $(VENV)/.installed-tests  ## Run or resume an experiment: NAME=... [ARGS="--fast"]
+	$(BIN)/python -m armijo_reproduction $(if $(NAME),run $(NAME) --results $(RESULTS) $(ARGS),list)
+
+figures: $(VENV)/.installed-tests  ## Draw the figures, tables and page of the results
+	$(BIN)/python -m armijo_reproduction figures --results $(RESULTS) --out docs/figures \
+		--tables docs/reproduction-tables.md --page docs/reproduction.md
 
 lint: $(VENV)/.installed-dev  ## Check style, types and the import layers
 	$(BIN)/ruff check .
@@ -39,9 +47,10 @@ docs: $(VENV)/.installed-docs  ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## Remove the environment, caches and everything built
-	rm -rf $(VENV) build dist site src/*.egg-info benchmarks/latest.json
+	rm -rf $(VENV) build dist site src/*.egg-info reproduction/src/*.egg-info
+	rm -rf benchmarks/latest.json reproduction/build
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	find benchmarks src tests -name __pycache__ -prune -exec rm -rf {} +
+	find benchmarks reproduction src tests -name __pycache__ -prune -exec rm -rf {} +
 
 # The stamp is written last, so that a half-made environment is made again.
 $(VENV)/.made:
@@ -49,8 +58,9 @@ $(VENV)/.made:
 	touch $@
 
 # setuptools is installed first because building without isolation is what keeps the
-# build tools at the versions of the constraints file.
-$(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/.made
+# build tools at the versions of the constraints file. The reproduction is a project of
+# its own, so that it is not in the wheel; tests, documentation and examples use it.
+$(VENV)/.installed-%: pyproject.toml reproduction/pyproject.toml constraints.txt | $(VENV)/.made
 	$(PIP) install --quiet -c constraints.txt setuptools
-	$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[$*]'
+	$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[$*]' -e ./reproduction
 	touch $@

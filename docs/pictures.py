@@ -7,8 +7,9 @@ import matplotlib
 import numpy as np
 import torch
 
-from armijo import Budget, datasets, solve
+from armijo import Budget, solve
 from armijo.data.query import Rows
+from armijo.jobs.census import generated_census
 from armijo.objectives import LinearObjective
 
 matplotlib.use("svg")
@@ -22,7 +23,7 @@ ROWS, SLOPE, SHRINK, FIRST = 4_000, 0.5, 0.8, 3.0
 def search_picture(path: Path) -> None:
     """Draw exact gains along a gradient, noisy ones, and the first that passes."""
     rng = np.random.default_rng(1)
-    data = datasets.generated_census(ROWS)
+    data = generated_census(ROWS)
     y = 2.0 * data.y - 1.0
     objective = LinearObjective(loss="logistic", n_features=data.X.shape[1])
     w = torch.zeros(objective.size, dtype=torch.float64)
@@ -69,7 +70,7 @@ def _gain(objective, rows, w, g, size) -> float:
 
 def run_picture(path: Path) -> None:
     """Draw the step sizes and the spent share of a DP-BLSGD run."""
-    data = datasets.generated_census(ROWS * 5)
+    data = generated_census(ROWS * 5)
     found = solve(
         data.X,
         2.0 * data.y - 1.0,

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 import armijo
-from armijo import Budget, datasets
+from armijo import Budget
 from armijo.networks import cnn_small
+from armijo_reproduction import datasets
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
 
@@ -52,7 +53,8 @@ def main() -> None:
         Budget(epsilon=1.0, delta=1e-5),
         steps=asked.steps,
         n_rows=len(private.y),
-    ).run(progress=True)
+        progress=True,
+    )
     with torch.no_grad():
         guesses = model(torch.from_numpy(test.X)).argmax(1).numpy()
     sys.stdout.write(f"accuracy {(guesses == test.y).mean():.4f}\n{run.privacy}\n")

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 import armijo
-from armijo import Budget, datasets
+from armijo import Budget
 from armijo.networks import cnn_small
+from armijo_reproduction import datasets
 
 
 def main() -> None:
@@ -45,7 +46,8 @@ def main() -> None:
         ledger=f"{asked.dataset}-ledger.jsonl",
         evaluate=accuracy,
         evaluate_every=max(1, asked.steps // 10),
-    ).run(progress=True)
+        progress=True,
+    )
     for step, value in run.evaluations:
         sys.stdout.write(f"step {step}: accuracy {value:.4f}\n")
     sys.stdout.write(f"{run.privacy}\n")

@@ -18,8 +18,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import armijo
-from armijo import Budget, datasets
+from armijo import Budget
 from armijo.networks import cnn_small
+from armijo_reproduction import datasets
 
 Examples = tuple[Tensor, Tensor]
 
@@ -76,7 +77,8 @@ def main() -> None:
         device=device,
         ledger=asked.ledger,
         distributed=True,
-    ).run(progress=True)
+        progress=True,
+    )
     if rank == 0:
         with torch.no_grad():
             right = model(X_test.to(device)).argmax(1).cpu() == y_test

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from armijo import datasets
+from armijo_reproduction import datasets
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)

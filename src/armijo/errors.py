@@ -34,9 +34,5 @@ class TableError(ArmijoError, ValueError):
     """A table, a schema or a model file is not what it has to be."""
 
 
-class DatasetError(ArmijoError):
-    """A dataset is not there, cannot be fetched, or is not the file it should be."""
-
-
 class UnsupportedModule(ArmijoError, ValueError):
     """A module for which examples cannot be told apart; nothing was computed."""

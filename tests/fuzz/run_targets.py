@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run leaves and reads again: ledger, key, checkpoints, results, report."""
+"""What a run leaves and reads again: ledger, key, checkpoints, report."""
 
 import io
 import tempfile
 import zipfile
 from dataclasses import asdict
-from functools import cache, partial
-from itertools import islice
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ import torch
 from hypothesis import strategies as st
 
 from armijo.errors import ArmijoError, LedgerError
-from armijo.experiments.results import BUILDS, COLUMNS, KEY, Results
-from armijo.experiments.spec import Experiment, experiment
 from armijo.jobs.show import describe_run
 from armijo.networks.checkpoint import load_training, save_training
 from armijo.noise import Randomness
@@ -227,68 +224,6 @@ def _repacked(draw: Any) -> bytes:
     return packed.getvalue()
 
 
-EXPERIMENTS = {"convex": "logistic-adult", "networks": "mnist-cnn"}
-
-
-@cache
-def _wanted(kind: str) -> Experiment:
-    return experiment(EXPERIMENTS[kind], fast=True)
-
-
-def _rows(wanted: Experiment) -> list[dict[str, float]]:
-    """Return the rows of one cell; a curve has two and ends at the last step."""
-    values = COLUMNS[wanted.kind][len(KEY) : -1]
-    last = dict.fromkeys(values, 0.5) | {"iteration": wanted.steps}
-    first = dict.fromkeys(values, 0.25) | {"iteration": wanted.evaluate_every}
-    if wanted.kind == "networks":
-        return [first, last]
-    return [{name: last[name] for name in values}]
-
-
-def results(folder: Path, content: bytes, *, kind: str = "convex") -> bool:
-    """Read a result file, mend it, add a row: whole cells stay, or it is refused."""
-    wanted = _wanted(kind)
-    found = Results(folder, wanted, fast=True)
-    found.path.write_bytes(content)
-    try:
-        table = found.table()
-        found.mend()
-    except ArmijoError as error:
-        assert str(found.path) in str(error)
-        assert found.path.read_bytes() == content
-        return False
-    assert found.table().equals(table)
-    found.append(next(wanted.cells()), _rows(wanted))
-    assert len(found.table()) == len(table) + len(_rows(wanted))
-    return True
-
-
-def _results(kind: str) -> bytes:
-    """Return the result file of three cells."""
-    wanted = _wanted(kind)
-
-    def write(path: Path) -> None:
-        found = Results(path.parent, wanted)
-        for cell in islice(wanted.cells(), 3):
-            found.append(cell, _rows(wanted))
-        found.path.rename(path)
-
-    return _file(write)
-
-
-def builds(folder: Path, content: bytes) -> bool:
-    """Note a build in a file of builds."""
-    path = folder / BUILDS
-    path.write_bytes(content)
-    found = Results(folder, _wanted("convex"))
-    try:
-        found.note_build()
-    except ArmijoError as error:
-        assert str(path) in str(error) and path.read_bytes() == content
-        return False
-    return True
-
-
 def report(folder: Path, content: bytes) -> bool:
     """Show a run whose report is damaged."""
     if not (folder / "ledger.jsonl").exists():
@@ -308,7 +243,6 @@ def report(folder: Path, content: bytes) -> bool:
 def _targets() -> dict[str, Target]:
     ledgers = tuple(map(_file, (sample, torn_sample)))
     payloads, key, state = _payloads(), (_key(),), (_checkpoint(),)
-    builds_seed = (b'{"0123abcd": {"armijo": "0.1.0", "python": "3.11"}}\n',)
     reports = (b'{"history": [{"batch": 0}], "privacy": {"epsilon": 1.0}}',)
     return {
         "ledger": Target(run=ledger, seeds=ledgers, many=3000),
@@ -328,24 +262,6 @@ def _targets() -> dict[str, Target]:
             built=_odd_training(),
             many=4000,
             guided=3000,
-        ),
-        "convex results": Target(
-            run=results, seeds=(_results("convex"),), few=60, many=1500, guided=2000
-        ),
-        "network results": Target(
-            run=partial(results, kind="networks"),
-            seeds=(_results("networks"),),
-            few=60,
-            many=1500,
-            guided=1000,
-        ),
-        "builds": Target(
-            run=builds,
-            seeds=builds_seed,
-            built=odd_json(builds_seed),
-            few=60,
-            many=1000,
-            guided=1000,
         ),
         "report": Target(
             run=report,

@@ -13,9 +13,6 @@ import pytest
 import torch
 
 from armijo.errors import ArmijoError, TableError
-from armijo.experiments.results import BUILDS, Results
-from armijo.experiments.results import CONVEX as CONVEX_COLUMNS
-from armijo.experiments.spec import experiment
 from armijo.jobs.report import plain_sentence
 from armijo.networks.checkpoint import load_training
 from armijo.noise import Randomness
@@ -29,7 +26,7 @@ from armijo.privacy.subsampling import Subsampled
 from armijo.tables import read_table
 from tests.cli.conftest import armijo, small, trained  # noqa: F401 (fixtures)
 from tests.fuzz.limits import bounded_memory
-from tests.fuzz.run_targets import RUN, RUN_TARGETS, builds, report, results
+from tests.fuzz.run_targets import RUN, RUN_TARGETS, report
 from tests.fuzz.table_targets import written
 from tests.optim.test_checkpoint import some_state
 
@@ -183,11 +180,6 @@ class TestRunFiles:
     def test_a_damaged_report(self, tmp_path, content):
         assert not report(tmp_path, content)
 
-    @pytest.mark.parametrize("content", [DEEP, b"[]", b"7", b'""', b"\xff", b"{"])
-    def test_damaged_builds(self, tmp_path, content):
-        assert not builds(tmp_path, content)
-        assert (tmp_path / BUILDS).read_bytes() == content
-
     @pytest.mark.parametrize("made_for", [[["a", "b"]], "ab", None, 5])
     def test_a_key_made_for_nothing(self, tmp_path, made_for):
         head, _, rest = RUN_TARGETS["run key"].seeds[0].partition(b"\n")
@@ -199,31 +191,6 @@ class TestRunFiles:
     def test_a_key_that_is_a_deep_nest(self, tmp_path):
         (tmp_path / "run.key").write_bytes(DEEP)
         assert RunKey.load(tmp_path / "run.key") is None
-
-
-class TestResults:
-    def test_numbers_come_back_exactly(self, tmp_path):
-        wanted = experiment("logistic-adult", fast=True)
-        found = Results(tmp_path, wanted)
-        values = np.random.default_rng(1).random(20) * 1e-7
-        cell = next(wanted.cells())
-        names = [name for name in CONVEX_COLUMNS if name != "build"]
-        found.append(cell, [dict.fromkeys(names, float(value)) for value in values])
-        assert found.table()["accuracy"].tolist() == values.tolist()
-
-    @pytest.mark.parametrize(
-        ("old", "new"),
-        [
-            (b",0,0,", b",0.5,0,"),
-            (b",0,0,", b",inf,0,"),
-            (b",0,0,", b"," + b"9" * 30 + b",0,"),
-            (b"\nadult", b'\n"adult'),
-            (b"\nadult", b"\nadult,adult"),
-        ],
-    )
-    def test_rows_that_are_none(self, tmp_path, old, new):
-        assert old in CONVEX
-        assert not results(tmp_path, CONVEX.replace(old, new))
 
 
 class TestNumbers:

@@ -22,7 +22,6 @@ KNOWN = {
     "run key": (b"[" * 100_000,),
     "checkpoint": (b"[" * 100_000,),
     "report": (b"[" * 100_000, b"[]", b'{"history": 3}'),
-    "builds": (b"[" * 100_000, b"[]", b'""'),
 }
 """Inputs that once were answered with a traceback, or are likely to be."""
 

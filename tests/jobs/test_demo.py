@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from armijo import datasets
 from armijo.cli import main
-from armijo.errors import DatasetError
 from armijo.jobs import demo
+from armijo.jobs.census import generated_census_frame
 from armijo.jobs.fit import predict_table
 from armijo.privacy.ledger import read_ledger
 from armijo.tables import encode, load_schema
@@ -22,7 +21,7 @@ LABELS = [f"private, epsilon {epsilon}" for epsilon in ("0.1", "0.5", "1")]
 
 @pytest.fixture(scope="module")
 def census():
-    return datasets.generated_census(n_rows=ROWS)
+    return generated_census_frame(ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,7 @@ def shown(census, tmp_path_factory):
         return seen.setdefault(epsilon, []).append
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "find_census", lambda: (census, True))
+        patch.setattr(demo, "generated_census_frame", lambda: census)
         return demo.run_demo(folder, on_fit=on_fit), seen
 
 
@@ -44,7 +43,6 @@ def test_accuracies_stand_side_by_side(shown):
     assert list(result.accuracies) == ["majority class", *LABELS, "not private"]
     assert all(0 < accuracy < 1 for accuracy in result.accuracies.values())
     assert result.accuracies["not private"] > result.accuracies["majority class"]
-    assert (result.dataset, result.generated) == ("generated-census", True)
 
 
 def test_a_tenth_of_the_rows_is_held_out(shown, census):
@@ -52,9 +50,8 @@ def test_a_tenth_of_the_rows_is_held_out(shown, census):
     train = pd.read_parquet(result.folder / "train.parquet")
     test = pd.read_parquet(result.folder / "test.parquet")
     assert (len(train), len(test)) == (ROWS - ROWS // 10, ROWS // 10)
-    both = pd.concat([train, test]).sort_values(list(train.columns))
-    whole = datasets.to_frame(census).sort_values(list(train.columns))
-    assert both.to_numpy().tolist() == whole.to_numpy().tolist()
+    both = pd.concat([train, test])
+    assert both.to_numpy().tolist() == census.to_numpy().tolist()
 
 
 def test_accuracies_are_those_of_the_files(shown):
@@ -63,12 +60,12 @@ def test_accuracies_are_those_of_the_files(shown):
     train = pd.read_parquet(result.folder / "train.parquet")
     test = pd.read_parquet(result.folder / "test.parquet")
     assert schema.n_rows == len(train)
-    most = train["label"].mode()[0]
-    assert result.accuracies["majority class"] == np.mean(test["label"] == most)
+    most = train["income"].mode()[0]
+    assert result.accuracies["majority class"] == np.mean(test["income"] == most)
     for epsilon, label in zip(("0.1", "0.5", "1"), LABELS, strict=True):
         folder = result.folder / f"epsilon-{epsilon}"
         predicted = predict_table(folder, result.folder / "test.parquet")["prediction"]
-        accuracy = np.mean(predicted.to_numpy() == test["label"].to_numpy())
+        accuracy = np.mean(predicted.to_numpy() == test["income"].to_numpy())
         assert result.accuracies[label] == accuracy
     X, y = encode(train, schema)
     plain = LogisticRegression(C=1 / (1e-3 * len(train)), max_iter=300).fit(X, y)
@@ -90,7 +87,7 @@ def test_every_budget_leaves_a_whole_run(shown, epsilon):
 
 
 def test_a_demo_again_keeps_the_earlier_ledgers(census, tmp_path, monkeypatch):
-    monkeypatch.setattr(demo, "find_census", lambda: (census, True))
+    monkeypatch.setattr(demo, "generated_census_frame", lambda: census)
     monkeypatch.setattr(demo, "EPSILONS", (1.0,))
     path = tmp_path / "epsilon-1" / "ledger.jsonl"
     demo.run_demo(tmp_path, on_fit=lambda epsilon: lambda record: None)
@@ -100,34 +97,15 @@ def test_a_demo_again_keeps_the_earlier_ledgers(census, tmp_path, monkeypatch):
     assert (path.parent / "earlier-1" / path.name).read_bytes() == first
 
 
-def test_adult_is_taken_when_it_is_there(monkeypatch):
-    found = object()
-    asked = []
-    monkeypatch.setattr(datasets, "load", lambda name: asked.append(name) or found)
-    monkeypatch.setattr(datasets, "generated_census", lambda: pytest.fail("not asked"))
-    assert demo.find_census() == (found, False)
-    assert asked == ["adult"]
-
-
-def test_a_generated_table_stands_in_for_adult(monkeypatch, census):
-    def missing(name):
-        raise DatasetError(f"{name} is neither here nor can it be fetched")
-
-    monkeypatch.setattr(datasets, "load", missing)
-    monkeypatch.setattr(datasets, "generated_census", lambda: census)
-    assert demo.find_census() == (census, True)
-
-
-@pytest.mark.parametrize("generated", [True, False])
-def test_the_command_prints_the_accuracies_and_says_generated_when_it_is(
-    monkeypatch, capsys, tmp_path, generated
+def test_the_command_prints_the_accuracies_and_says_synthetic(
+    monkeypatch, capsys, tmp_path
 ):
     accuracies = {"majority class": 0.75, LABELS[0]: 0.8125, "not private": 0.85}
     given = {}
 
     def run_demo(folder, *, on_fit):
         given.update(folder=folder, step=on_fit(0.5))
-        return demo.DemoResult("census", generated, accuracies, folder)
+        return demo.DemoResult(accuracies, folder)
 
     monkeypatch.setattr(demo, "run_demo", run_demo)
     monkeypatch.setenv("COLUMNS", "200")
@@ -140,5 +118,5 @@ def test_the_command_prints_the_accuracies_and_says_generated_when_it_is(
     rows = {tuple(line.replace("│", " ").split()) for line in out.splitlines()}
     for label, accuracy in accuracies.items():
         assert (*label.split(), f"{accuracy:.4f}") in rows
-    assert ("GENERATED" in out) == generated
+    assert "SYNTHETIC" in out
     assert "1e-06" in out and "epsilon-0.1/report.html" in out.replace("\n", "")

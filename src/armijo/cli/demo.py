@@ -17,19 +17,17 @@ def demo(
         Path("demo")
     ),
 ) -> None:
-    """Train on a census table at three budgets and compare accuracies."""
+    """Train on a synthetic census table at three budgets and compare accuracies."""
     from armijo.jobs.demo import DELTA, EPSILONS, run_demo
 
     console = Console()
     with fit_progress() as progress:
         result = run_demo(out, on_fit=progress.start)
-    name = result.dataset
-    if result.generated:
-        console.print(
-            "Adult was neither found nor could it be fetched: this is a GENERATED "
-            "census-like table, and its accuracies mean nothing beyond this demo."
-        )
-    table = Table(title=f"Held-out accuracy on {name}", title_justify="left")
+    console.print(
+        "The table is SYNTHETIC: no row describes a person, and accuracies on it mean "
+        "nothing beyond this demo."
+    )
+    table = Table(title="Held-out accuracy", title_justify="left")
     table.add_column("model")
     table.add_column("accuracy", justify="right")
     for label, accuracy in result.accuracies.items():

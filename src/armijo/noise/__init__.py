@@ -27,7 +27,15 @@ protected against an observer of time.
 =====================  ==============================================================
 """
 
-from armijo.noise.bits import PURPOSES, BitSource, Randomness, SeededBits, SystemBits
+from armijo.noise.bits import (
+    PURPOSES,
+    BitSource,
+    Randomness,
+    Seed,
+    SeededBits,
+    SystemBits,
+    as_seed,
+)
 from armijo.noise.gaussian import each_gaussian, rounded_gaussian
 from armijo.noise.keyed import KeyedRandomness
 from armijo.noise.rejection import (
@@ -43,8 +51,10 @@ __all__ = [
     "BitSource",
     "KeyedRandomness",
     "Randomness",
+    "Seed",
     "SeededBits",
     "SystemBits",
+    "as_seed",
     "each_gaussian",
     "exponential_choice",
     "poisson_coins",

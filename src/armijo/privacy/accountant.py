@@ -111,6 +111,14 @@ class Accountant(OneOwner, ABC):
         self.ledger = MemoryLedger() if ledger is None else ledger(self.header())
         self._recover()
 
+    def __repr__(self) -> str:
+        """Name the guarantee and the number of charges."""
+        own = self.guarantee
+        return (
+            f"{type(self).__name__}({own.budget}, relation={own.relation.value!r}, "
+            f"charges={self.n_charges}, epsilon_spent={self.epsilon_spent():g})"
+        )
+
     @property
     def budget(self) -> Budget:
         """The preset guarantee."""

@@ -43,6 +43,38 @@ class Budget:
         _validate.open_unit(delta=self.delta)
 
 
+def as_budget(
+    budget: Budget | None, *, epsilon: float | None = None, delta: float | None = None
+) -> Budget:
+    """Return a budget given as one object or as its two numbers.
+
+    >>> as_budget(None, epsilon=1.0, delta=1e-5)
+    Budget(epsilon=1.0, delta=1e-05)
+    """
+    if budget is not None and not isinstance(budget, Budget):
+        plain = isinstance(budget, int | float | str)
+        raise ValueError(
+            "Expected budget to be an armijo.Budget, got "
+            f"{repr(budget) if plain else type(budget).__name__}; give "
+            "Budget(epsilon=..., delta=...), or the numbers as epsilon= and delta=. "
+            "Nothing was spent."
+        )
+    numbers = f"epsilon={epsilon!r} and delta={delta!r}"
+    if budget is None:
+        if epsilon is None or delta is None:
+            raise ValueError(
+                f"Expected a budget, or both epsilon and delta, got {numbers}; give "
+                "Budget(epsilon=..., delta=...) or both numbers. Nothing was spent."
+            )
+        return Budget(epsilon=epsilon, delta=delta)
+    if epsilon is not None or delta is not None:
+        raise ValueError(
+            f"Expected either a budget or epsilon and delta, got {budget} with "
+            f"{numbers}; leave one of them out. Nothing was spent."
+        )
+    return budget
+
+
 EXACT_SAMPLER = "exact, rounded to a public lattice"
 LATTICE_SUMS = "exact sums of integers"
 

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of datasets: where they are looked for, how they are verified and downloaded.
+
+The order is: the folder ``ARMIJO_DATA``; a folder ``data`` or ``shared/data`` in the
+current directory or above it; the cache; the publisher.  Publishers, mirrors and
+colleagues pack the same bytes differently, so a file may lie on disk plain, gzipped or
+in an archive; what identifies it is the SHA-256 of its unpacked content.
+"""
+
+import gzip
+import hashlib
+import io
+import lzma
+import os
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import pooch
+
+from armijo.errors import ArmijoError
+
+TIMEOUT = 30.0
+GZIP_MAGIC = b"\x1f\x8b"
+ZIP_MAGIC = b"PK\x03\x04"
+_BESIDE = ("data", os.path.join("shared", "data"))
+_MAX_NESTING = 3
+# All that gzip, zipfile and tarfile were seen to raise on files with a few wrong bytes.
+_UNPACKING_FAULTS = (
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    lzma.LZMAError,
+    struct.error,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+# Pooch would advise to note the digest of the packed file; we verify the content.
+pooch.get_logger().setLevel("WARNING")
+
+
+class DatasetError(ArmijoError):
+    """A dataset is not there, cannot be fetched, or is not the file it should be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFile:
+    """One file of a dataset, however it is packed.
+
+    Attributes
+    ----------
+    name : str
+        Name of the unpacked file.
+    sha256 : str or None
+        Digest of the unpacked content; ``None`` if no digest was ever published.
+    folders : tuple of str
+        Folders it is looked for in; the first one is its place in the cache.
+    archives : tuple of str
+        Names of zip and tar archives that hold the file, or another of these
+        archives. Several files may come in one.
+    urls : tuple of str
+        Where it can be downloaded, in the order to try.
+    """
+
+    name: str
+    sha256: str | None
+    folders: tuple[str, ...]
+    archives: tuple[str, ...] = ()
+    urls: tuple[str, ...] = ()
+
+    @property
+    def disk_names(self) -> tuple[str, ...]:
+        """The names under which the file may lie on disk."""
+        return (self.name, f"{self.name}.gz", *self.archives)
+
+    def verified(self, content: bytes, where: object) -> bytes:
+        """Return the unpacked content, refusing that of another file."""
+        digest = hashlib.sha256(content).hexdigest()
+        if self.sha256 is not None and digest != self.sha256:
+            raise DatasetError(
+                f"Expected {where} to hold {self.name} with sha256 {self.sha256}, got "
+                f"{len(content)} bytes with sha256 {digest}; the file is truncated, "
+                "damaged or another version."
+            )
+        return content
+
+    def unpacked(self, raw: bytes) -> bytes:
+        """Take off gzip, zip and tar; an archive may hold another archive."""
+        for _ in range(_MAX_NESTING):
+            if raw.startswith(GZIP_MAGIC):
+                raw = gzip.decompress(raw)
+            elif raw.startswith(ZIP_MAGIC):
+                with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+                    held = set(archive.namelist())
+                    names = (self.name, *self.archives)
+                    raw = archive.read(next((n for n in names if n in held), self.name))
+            elif self._is_tar(raw):
+                raw = self._tar_member(raw)
+            else:
+                break
+        return raw
+
+    def _is_tar(self, raw: bytes) -> bool:
+        """Tell whether bytes are a tar archive, of a file that comes in one.
+
+        The oldest tar archives have no magic bytes, so it is the checksum of the first
+        header that decides.
+        """
+        if not any(".tar" in name for name in self.archives):
+            return False
+        try:
+            tarfile.TarInfo.frombuf(
+                raw[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape"
+            )
+        except tarfile.HeaderError:
+            return False
+        return True
+
+    def _tar_member(self, raw: bytes) -> bytes:
+        """Return the file from a tar archive, in whichever folder it lies there.
+
+        It is read in memory: nothing is extracted, so no path of the archive is used.
+        """
+        with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as archive:
+            for member in archive:
+                named = member.name.split("/")[-1] == self.name
+                # A sparse member of a few bytes may unpack to any number of zeros.
+                if named and member.isreg() and not member.issparse():
+                    held = archive.extractfile(member)
+                    return held.read() if held else b""
+        raise KeyError(f"the archive holds no {self.name}")
+
+
+def cache_root() -> Path:
+    """Return the folder downloads are kept in; it need not exist yet.
+
+    It is ``$ARMIJO_CACHE``, else the user's cache folder, ``~/.cache/armijo`` on Linux.
+    """
+    chosen = os.environ.get("ARMIJO_CACHE") or pooch.os_cache("armijo")
+    return Path(chosen).expanduser()
+
+
+def search_roots() -> tuple[Path, ...]:
+    """Return the folders with datasets to look through, in order, the cache last.
+
+    Raises
+    ------
+    DatasetError
+        If ``ARMIJO_DATA`` is set to something that is no folder.
+    """
+    roots = []
+    if chosen := os.environ.get("ARMIJO_DATA"):
+        root = Path(chosen).expanduser()
+        if not root.is_dir():
+            raise DatasetError(
+                f"Expected ARMIJO_DATA to name a folder, got {chosen!r}, which is "
+                "none; correct or unset it."
+            )
+        roots.append(root)
+    # The current directory can have been removed under a running process.
+    with suppress(OSError):
+        here = Path.cwd()
+        roots += [top / name for top in (here, *here.parents) for name in _BESIDE]
+    return (*roots, cache_root())
+
+
+def locate(file: DataFile) -> Path | None:
+    """Return the first place where the file lies, or ``None``; nothing is read."""
+    for root in search_roots():
+        for folder in file.folders:
+            for name in file.disk_names:
+                path = root / folder / name
+                # Unlike Path.is_file, this takes a forbidden folder as "not there".
+                if os.path.isfile(path):
+                    return path
+    return None
+
+
+def read(file: DataFile, path: Path) -> bytes:
+    """Return the unpacked, verified content of a file on disk.
+
+    Raises
+    ------
+    DatasetError
+        If it cannot be read or is not the file it should be.
+    """
+    try:
+        status = path.stat()
+        raw = _without_gzip(path, status.st_ino, status.st_size, status.st_mtime_ns)
+    except OSError as error:
+        raise DatasetError(
+            f"Cannot read {path} ({error.strerror or error}); check the file and its "
+            "permissions."
+        ) from error
+    try:
+        content = file.unpacked(raw)
+    except _UNPACKING_FAULTS as error:
+        raise DatasetError(
+            f"Expected {path} to hold {file.name}, but it cannot be unpacked "
+            f"({error}); the file is truncated or damaged."
+        ) from error
+    return file.verified(content, path)
+
+
+@lru_cache(maxsize=1)
+def _without_gzip(path: Path, *_identity: int) -> bytes:
+    """Read a file and take off gzip once, for all files of one archive.
+
+    A damaged file comes back as it is: unpacking it again says what is wrong.
+    """
+    raw = path.read_bytes()
+    if raw.startswith(GZIP_MAGIC):
+        with suppress(EOFError, OSError, zlib.error):
+            return gzip.decompress(raw)
+    return raw
+
+
+def forget() -> None:
+    """Let go of the file that was read last."""
+    _without_gzip.cache_clear()
+
+
+def in_cache(file: DataFile, path: Path) -> bool:
+    """Tell whether a file lies in the cache, where it may be replaced."""
+    return path.parent == cache_root() / file.folders[0]
+
+
+def store(file: DataFile, content: bytes) -> Path:
+    """Put the unpacked content of a file into the cache, after verifying it.
+
+    Raises
+    ------
+    DatasetError
+        If it is another content, or cannot be written.
+    """
+    file.verified(content, f"what was made for {file.name}")
+    target = cache_root() / file.folders[0] / file.name
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(content)
+        part.replace(target)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise DatasetError(_unwritable(target.parent, error)) from error
+    return target
+
+
+def download(
+    file: DataFile, *, beside: Sequence[DataFile] = (), progress: bool = False
+) -> Path:
+    """Download a file into the cache; it gets its name only once it is verified.
+
+    Parameters
+    ----------
+    file : DataFile
+        The file.
+    beside : sequence of DataFile
+        Files of the same dataset. Those that come in the same archive are verified
+        before it gets its name.
+    progress : bool
+        Whether to show a bar on standard error.
+
+    Raises
+    ------
+    DatasetError
+        If no address delivers the right file, or it cannot be written.
+    """
+    together = [each for each in beside if each.archives] or [file]
+
+    def downloader(url: str, output: str, caller: object) -> None:
+        fetch = pooch.HTTPDownloader(progressbar=progress, timeout=TIMEOUT)
+        fetch(url, output, caller)
+        for each in together:
+            read(each, Path(output))
+
+    folder, failures = cache_root() / file.folders[0], []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DatasetError(_unwritable(folder, error)) from error
+    for url in dict.fromkeys(_addresses(file)):
+        name = url.rpartition("/")[2]
+        try:
+            pooch.retrieve(url, None, name, folder, downloader=downloader)
+        except (OSError, ValueError, DatasetError) as error:
+            failures.append(f"{url}: {error}")
+        else:
+            return folder / name
+    raise DatasetError(
+        f"Cannot download {file.name}. {' '.join(failures)} Check the network and the "
+        f"cache folder {folder}, or put the file into a folder data/{file.folders[0]}."
+    )
+
+
+def _addresses(file: DataFile) -> Iterator[str]:
+    """Yield the publishers' addresses, or those on the mirror that is set."""
+    mirror = os.environ.get("ARMIJO_MIRROR")
+    for template in file.urls:
+        url = template.format(name=file.name)
+        if mirror:
+            url = f"{mirror.rstrip('/')}/{file.folders[0]}/{url.rpartition('/')[2]}"
+        yield url
+
+
+def _unwritable(folder: Path, error: OSError) -> str:
+    """Say that the cache cannot be changed."""
+    return (
+        f"Cannot write to the cache folder {folder} ({error.strerror or error}); set "
+        "ARMIJO_CACHE to a folder that can be written."
+    )
