@@ -22,7 +22,7 @@ from armijo.cli.tables import _finish_step_on_interrupt
 from armijo.optim import BLSGD
 from armijo.privacy.accountant import SEEDED
 from armijo.privacy.ledger import Ledger, read_ledger
-from armijo.privacy.ledger_lines import OWN_KEYS
+from armijo.privacy.ledger_header import OWN_KEYS
 from armijo.privacy.paper import BROKEN_PREMISES
 from armijo.tables import load_model
 from tests.cli.conftest import USUAL, parsed, shown, words

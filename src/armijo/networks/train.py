@@ -44,7 +44,7 @@ from armijo.objectives.module import ModuleObjective
 from armijo.optim.accounts import accountant_for
 from armijo.optim.checkpoint import Position
 from armijo.optim.divergence import refuse_diverged
-from armijo.optim.keyed_run import KeyedRun
+from armijo.optim.keyed_run import KeyedRun, released
 from armijo.optim.loop import StepRecord, minimize
 from armijo.privacy.accountant import Accountant, LedgerFactory
 from armijo.privacy.budget import Budget
@@ -156,8 +156,8 @@ class Training:
 
     def __iter__(self) -> Iterator[StepRecord]:
         """Make the steps, one record each; the module has the latest parameters."""
-        left = self._settings.steps - len(self.records)
-        with closing(self.accountant.ledger):
+        left, ledger = self._settings.steps - len(self.records), self.accountant.ledger
+        with closing(ledger):
             try:
                 self._save()
                 for state, record in minimize(
@@ -170,6 +170,7 @@ class Training:
                     self._keep(state, record)
                     yield record
             except Diverged:
+                ledger.finish({})
                 self._abandon()
                 raise
             except ArmijoError:
@@ -178,6 +179,7 @@ class Training:
             finally:
                 self._objective.load(self._state.w)
                 self._save()
+            ledger.finish(released(self._state.w))
             self._keyed.end()
 
     def run(self, *, progress: bool = False) -> "Training":
@@ -266,10 +268,8 @@ class Training:
 
     def _checkpoint_path(self) -> Path | None:
         """Return the file of this process; streams of bits differ between them."""
-        if self._settings.checkpoint is None:
-            return None
-        path, rank = Path(self._settings.checkpoint), self._team.rank
-        return path if rank == 0 else path.with_name(f"{path.name}.{rank}")
+        path, rank = self._settings.checkpoint, self._team.rank
+        return None if path is None else Path(f"{path}.{rank}" if rank else path)
 
     def _refuse_used_up(self) -> None:
         """Refuse to begin with a ledger that leaves nothing for a step."""
