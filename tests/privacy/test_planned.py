@@ -28,10 +28,10 @@ from armijo.privacy.mechanisms import (
     NoisyMax,
     PureDP,
     Repeated,
+    fold_gaussians,
 )
 from armijo.privacy.planned import (
     PlannedAccountant,
-    fold_gaussians,
     planned_epsilon,
 )
 from armijo.privacy.subsampling import Subsampled

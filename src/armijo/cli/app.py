@@ -5,7 +5,16 @@ import sys
 
 import typer
 
-from armijo.cli import account, audit, datasets, demo, figures, reproduce, tables
+from armijo.cli import (
+    account,
+    audit,
+    datasets,
+    demo,
+    figures,
+    reproduce,
+    tables,
+    verify,
+)
 from armijo.cli.output import fail
 from armijo.errors import ArmijoError, BudgetExceeded, Diverged
 
@@ -28,6 +37,7 @@ app.command("fit")(tables.fit)
 app.command("methods")(tables.methods)
 app.command("predict")(tables.predict)
 app.command("show")(tables.show)
+app.command("verify")(verify.verify)
 app.command("demo")(demo.demo)
 app.command("audit")(audit.audit)
 app.command("reproduce")(reproduce.reproduce)
@@ -38,8 +48,8 @@ app.add_typer(datasets.app, name="datasets")
 def main() -> None:
     """Run the program, and turn errors into exit codes.
 
-    2 is a bad argument or file, 3 a budget used up, 4 a claim that an audit refutes,
-    5 a run that diverged.
+    2 is a bad argument or file, 3 a budget used up, 4 a claim that an audit refutes or
+    a run that does not verify, 5 a run that diverged.
     """
     try:
         app()

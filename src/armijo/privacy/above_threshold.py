@@ -114,6 +114,9 @@ class AboveThreshold:
         curve = _curve(self, tuple(a.tolist()))
         return curve.reshape(np.shape(orders)).copy()
 
+    def dp_event(self) -> None:
+        """Return None: dp-accounting has no event for it."""
+
     def shifted_bound(self, a: FloatArray, t: FloatArray) -> FloatArray:
         """Return the bound for shifts ``t``, one for each order, before the safety."""
         if self.kind == "gaussian":

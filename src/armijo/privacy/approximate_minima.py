@@ -69,6 +69,9 @@ class WithOutputNoise:
         """Return the sum of the curves."""
         return np.asarray(self.first.rdp(orders) + self.second.rdp(orders))
 
+    def dp_event(self) -> None:
+        """Return None: dp-accounting has no event for it."""
+
     def delta_at(self, epsilon: float) -> float:
         """Return ``delta_1(epsilon - e2) + delta_2(e2)``: basic composition."""
         _validate.non_negative(epsilon=epsilon)

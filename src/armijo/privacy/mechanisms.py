@@ -3,7 +3,9 @@
 
 A mechanism is a frozen dataclass: its fields are public and say all that an accountant
 may know.  ``rdp(orders)`` bounds the Renyi divergence in *both* directions between
-neighboring inputs; AboveThreshold has a file of its own.
+neighboring inputs; AboveThreshold has a file of its own.  ``dp_event()`` translates it
+for ``dp-accounting``, which planned runs are accounted with and every run is verified
+with, or returns None.
 """
 
 import math
@@ -11,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Protocol, runtime_checkable
 
+import dp_accounting as dpa
 import numpy as np
 
 from armijo import _validate
@@ -23,6 +26,10 @@ class Mechanism(Protocol):
 
     def rdp(self, orders: FloatArray) -> FloatArray:
         """Bound the Renyi divergence at each order above one."""
+        ...
+
+    def dp_event(self) -> dpa.DpEvent | None:
+        """Return the same mechanism for dp-accounting, None if it has no such event."""
         ...
 
 
@@ -159,6 +166,10 @@ class Gaussian:
         """Return ``a * rho``."""
         return np.asarray(orders, dtype=float) * self.rho
 
+    def dp_event(self) -> dpa.DpEvent:
+        """Return a Gaussian event with the same noise multiplier."""
+        return dpa.GaussianDpEvent(self.noise_multiplier)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Laplace:
@@ -174,6 +185,10 @@ class Laplace:
     def rdp(self, orders: FloatArray) -> FloatArray:
         """Return the exact curve of the Laplace mechanism."""
         return laplace_rdp(orders, self.sensitivity / self.noise_scale)
+
+    def dp_event(self) -> dpa.DpEvent:
+        """Return a Laplace event with the same noise multiplier."""
+        return dpa.LaplaceDpEvent(self.noise_scale / self.sensitivity)
 
 
 @dataclass(frozen=True)
@@ -200,6 +215,9 @@ class PureDP:
         small = np.log1p(rise / np.cosh(near / 2))
         return np.where(a * eps < 2, small / (a - 1), eps + gain / (a - 1))
 
+    def dp_event(self) -> None:
+        """Return None: dp-accounting has no event for it."""
+
 
 @dataclass(frozen=True)
 class NoisyMax:
@@ -222,6 +240,9 @@ class NoisyMax:
         a = np.atleast_1d(np.asarray(orders, dtype=float))
         curve = np.array([_bounded_range(order, self.epsilon) for order in a])
         return curve.reshape(np.shape(orders))
+
+    def dp_event(self) -> None:
+        """Return None: dp-accounting has no event for it."""
 
 
 def _bounded_range(order: float, epsilon: float) -> float:
@@ -260,6 +281,36 @@ class Composed:
         curves = np.array([mechanism.rdp(orders) for mechanism in self.mechanisms])
         return np.asarray(curves.sum(axis=0), dtype=float)
 
+    def dp_event(self) -> dpa.DpEvent | None:
+        """Return the composed events; Gaussians are together one Gaussian."""
+        folded = fold_gaussians(self)
+        if isinstance(folded, Gaussian):
+            return folded.dp_event()
+        events = [event_of(part) for part in self.mechanisms]
+        return None if None in events else dpa.ComposedDpEvent(events)
+
+
+def event_of(mechanism: object) -> dpa.DpEvent | None:
+    """Return the event of a mechanism; one of your own may do without."""
+    translate = getattr(mechanism, "dp_event", None)
+    return None if translate is None else translate()
+
+
+def fold_gaussians(mechanism: Mechanism) -> Mechanism:
+    """Return one Gaussian for a composition of Gaussians; others as they are.
+
+    >>> float(fold_gaussians(Composed((Gaussian(noise_scale=3.0),
+    ...                                Gaussian(noise_scale=4.0)))).noise_scale)
+    2.4
+    """
+    if not isinstance(mechanism, Composed):
+        return mechanism
+    parts = [fold_gaussians(part) for part in mechanism.mechanisms]
+    if not all(isinstance(part, Gaussian) for part in parts):
+        return Composed(tuple(parts))
+    rho = sum(part.rho for part in parts if isinstance(part, Gaussian))
+    return Gaussian(noise_scale=1 / math.sqrt(2 * rho))
+
 
 @dataclass(frozen=True)
 class Repeated:
@@ -275,3 +326,8 @@ class Repeated:
     def rdp(self, orders: FloatArray) -> FloatArray:
         """Return ``count`` times the curve."""
         return self.count * self.inner.rdp(orders)
+
+    def dp_event(self) -> dpa.DpEvent | None:
+        """Return the event of one use, composed with itself."""
+        event = event_of(self.inner)
+        return None if event is None else dpa.SelfComposedDpEvent(event, self.count)

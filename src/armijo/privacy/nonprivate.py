@@ -3,6 +3,7 @@
 
 from dataclasses import dataclass
 
+import dp_accounting as dpa
 import numpy as np
 
 from armijo.privacy.accountant import Accountant, LedgerFactory
@@ -24,6 +25,10 @@ class NonPrivate:
     def rdp(self, orders: FloatArray) -> FloatArray:
         """Return infinity at every order."""
         return np.full(np.shape(orders), np.inf)
+
+    def dp_event(self) -> dpa.DpEvent:
+        """Return the event of an access without protection."""
+        return dpa.NonPrivateDpEvent()
 
 
 class NonPrivateAccountant(Accountant):

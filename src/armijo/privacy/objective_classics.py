@@ -77,6 +77,9 @@ class KiferObjective:
         """Return infinity: no curve is proved."""
         return np.full(np.shape(orders), np.inf)
 
+    def dp_event(self) -> None:
+        """Return None: dp-accounting has no event for it."""
+
     def delta_at(self, epsilon: float) -> float:
         """Return delta from the proved epsilon on, one below it."""
         return _step_profile(self, epsilon)
@@ -129,6 +132,9 @@ class ChaudhuriObjective:
     def rdp(self, orders: FloatArray) -> FloatArray:
         """Return the tight curve of pure epsilon-DP."""
         return PureDP(self.epsilon).rdp(orders)
+
+    def dp_event(self) -> None:
+        """Return None: dp-accounting has no event for it."""
 
     def delta_at(self, epsilon: float) -> float:
         """Return delta of the worst mechanism of pure epsilon-DP."""
@@ -225,6 +231,9 @@ class ApproximateMinima:
     def rdp(self, orders: FloatArray) -> FloatArray:
         """Return infinity: no curve is proved."""
         return np.full(np.shape(orders), np.inf)
+
+    def dp_event(self) -> None:
+        """Return None: dp-accounting has no event for it."""
 
     def delta_at(self, epsilon: float) -> float:
         """Return delta from the proved epsilon on, one below it."""

@@ -69,6 +69,9 @@ class ObjectivePerturbation:
         folded = np.log1p(erf((a - 1) * ratio / math.sqrt(2))) / (a - 1)
         return np.asarray(self.jacobian_cost + a * ratio**2 / 2 + folded)
 
+    def dp_event(self) -> None:
+        """Return None: dp-accounting has no event for it."""
+
     def delta_at(self, epsilon: float) -> float:
         """Return the privacy profile, Redberg, Koskela and Wang (2023).
 

@@ -183,6 +183,9 @@ class PermutedMixture:
         below = np.expm1(exponents - top[..., None]).mean(axis=-1)
         return np.asarray((top + np.log1p(below)) / (a - 1))
 
+    def dp_event(self) -> None:
+        """Return None: dp-accounting has no event for it."""
+
     def delta_at(self, epsilon: float) -> float:
         """Return the mean of the profiles: tighter than the curve.
 

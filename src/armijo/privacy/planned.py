@@ -32,12 +32,14 @@ from armijo.privacy.budget import (
     smallest_epsilon,
 )
 from armijo.privacy.mechanisms import (
-    Composed,
     Gaussian,
-    Laplace,
     Mechanism,
     Profile,
+    Repeated,
     describe,
+    event_of,
+    fold_gaussians,
+    parts,
 )
 from armijo.privacy.subsampling import Subsampled
 
@@ -48,39 +50,12 @@ ROUNDING = 1e-9
 _SMALLEST_PLD, _LARGEST_PLD = 1e-3, 50.0  # beyond them its grid fills the memory
 
 
-def fold_gaussians(mechanism: Mechanism) -> Mechanism:
-    """Return one Gaussian for a composition of Gaussians; others as they are.
-
-    >>> float(fold_gaussians(Composed((Gaussian(noise_scale=3.0),
-    ...                                Gaussian(noise_scale=4.0)))).noise_scale)
-    2.4
-    """
-    if not isinstance(mechanism, Composed):
-        return mechanism
-    parts = [fold_gaussians(part) for part in mechanism.mechanisms]
-    if not all(isinstance(part, Gaussian) for part in parts):
-        return Composed(tuple(parts))
-    rho = sum(part.rho for part in parts if isinstance(part, Gaussian))
-    return Gaussian(noise_scale=1 / math.sqrt(2 * rho))
-
-
 def _event(mechanism: Mechanism) -> dpa.DpEvent | None:
     """Translate to an event the PLD accountant knows; None if there is none."""
-    if isinstance(mechanism, Subsampled):
-        inner = _event(fold_gaussians(mechanism.inner))
-        if inner is None or mechanism.rate == 1:
-            return inner
-        if isinstance(inner, dpa.GaussianDpEvent | dpa.LaplaceDpEvent):
-            return dpa.PoissonSampledDpEvent(mechanism.rate, inner)
-        return None
-    if isinstance(mechanism, Gaussian):
-        return dpa.GaussianDpEvent(mechanism.noise_multiplier)
-    if isinstance(mechanism, Laplace):
-        return dpa.LaplaceDpEvent(mechanism.noise_scale / mechanism.sensitivity)
-    if isinstance(mechanism, Composed):
-        parts = [_event(fold_gaussians(part)) for part in mechanism.mechanisms]
-        return None if None in parts else dpa.ComposedDpEvent(parts)
-    return None
+    if any(isinstance(part, Repeated) for part in parts(mechanism)):
+        return None  # a plan counts equal charges; what is repeated inside has a curve
+    event = event_of(mechanism)
+    return event if event is not None and PLDAccountant().supports(event) else None
 
 
 def planned_epsilon(

@@ -10,12 +10,13 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+import dp_accounting as dpa
 import numpy as np
 
 from armijo import _validate
 from armijo.privacy.analytic import smallest_safe
 from armijo.privacy.budget import FloatArray
-from armijo.privacy.mechanisms import Mechanism
+from armijo.privacy.mechanisms import Mechanism, event_of
 
 SELECTION_ORDERS = np.unique(
     np.rint(np.concatenate([np.arange(2, 65), np.geomspace(64, 4096, 97)]))
@@ -82,6 +83,14 @@ class RepeatAndSelect:
         above = np.append(from_above, np.inf)[place]
         curve = np.minimum(self._bound(a, self.inner.rdp(a), inner), above)
         return curve.reshape(np.shape(orders))
+
+    def dp_event(self) -> dpa.DpEvent | None:
+        """Return the selection among runs of the inner event."""
+        event = event_of(self.inner)
+        if event is None:
+            return None
+        shape = math.inf if self.shape is None else self.shape
+        return dpa.dp_event.RepeatAndSelectDpEvent(event, self.mean, shape)
 
     def _bound(self, a: FloatArray, curve: FloatArray, inner: FloatArray) -> FloatArray:
         """Return the theorem: a run costs ``curve`` at ``a``, ``inner`` on the grid."""

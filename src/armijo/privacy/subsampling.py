@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+import dp_accounting as dpa
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, logsumexp
@@ -20,7 +21,7 @@ from scipy.special import gammaln, logsumexp
 from armijo import _validate
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.budget import FloatArray
-from armijo.privacy.mechanisms import Composed, Mechanism, NoisyMax, Repeated
+from armijo.privacy.mechanisms import Composed, Mechanism, NoisyMax, Repeated, event_of
 
 LARGEST_ORDER = 2**18
 """The best order of an epsilon of 1e-4 at delta 1e-5; larger budgets need less."""
@@ -149,3 +150,10 @@ class Subsampled:
                 poisson_rdp(int(order), self.rate, curve) for order in a[usable]
             ]
         return amplified.reshape(np.shape(orders))
+
+    def dp_event(self) -> dpa.DpEvent | None:
+        """Return the Poisson-sampled event; at rate 1 the event itself."""
+        event = event_of(self.inner)
+        if event is None or self.rate == 1:
+            return event
+        return dpa.PoissonSampledDpEvent(self.rate, event)
