@@ -229,7 +229,8 @@ def _with_checkpoint(found: Verification, path: Path) -> Verification:
     faults = []
     if left.ledger != view.header.get("run"):
         faults.append(
-            f"it belongs to the ledger {left.ledger}, found was {view.header.get('run')}"
+            f"it belongs to the ledger {left.ledger}, found was "
+            f"{view.header.get('run')}"
         )
     elif left.charges != len(view.charges) and view.closing is not None:
         faults.append(

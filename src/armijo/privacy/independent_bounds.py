@@ -283,6 +283,7 @@ _CURVES: dict[str, Callable[[Described, Array], Array]] = {
     "NoisyMax": _exponential,
     "NonPrivate": _unbounded,
     "ObjectivePerturbation": _objective,
+    "OnlySelection": _exponential,
     "PermutedMixture": _permuted,
     "PureDP": _pure,
     "RepeatAndSelect": _selected,
@@ -310,7 +311,7 @@ def delta_of(described: Described, epsilon: float) -> float:
         return math.fsum(each) / len(each)
     if name in ("KiferObjective", "ApproximateMinima"):
         return float(described["delta"]) if epsilon >= described["epsilon"] else 1.0
-    if name in ("ChaudhuriObjective", "PureDP"):
+    if name in ("ChaudhuriObjective", "OnlySelection", "PureDP"):
         proved = described["epsilon"]
         worst = (math.exp(proved) - math.exp(epsilon)) / (1 + math.exp(proved))
         return max(worst, 0.0)

@@ -214,7 +214,10 @@ def _composed(
 
 def _events(charges: Counted) -> list[dpa.DpEvent] | None:
     """Return the event of each charge, None if one has none."""
-    events = [event_of(rebuild(described)) for described, _ in charges]
+    try:
+        events = [event_of(rebuild(described)) for described, _ in charges]
+    except NotKnown:
+        return None
     return None if None in events else events
 
 

@@ -209,7 +209,7 @@ class _Checks:
 
     def _check_plan(self) -> None:
         """Compare the charges with the plan; recompute both."""
-        plan = [(dict(one), int(count)) for one, count in self._header["plan"]]
+        plan = [(one, int(count)) for one, count in self._header["plan"]]
         allowed: Counter[str] = Counter()
         for one, count in plan:
             allowed[_key(one)] += count
