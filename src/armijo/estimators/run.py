@@ -24,7 +24,7 @@ from armijo.objectives.linear import LinearObjective
 from armijo.optim.accounts import Accounting, accountant_for
 from armijo.optim.checkpoint import Position, load_checkpoint, save_checkpoint
 from armijo.optim.divergence import refuse_diverged
-from armijo.optim.keyed_run import KeyedRun, ledger_path
+from armijo.optim.keyed_run import KeyedRun, ledger_path, released
 from armijo.optim.linesearch import LineSearchSettings
 from armijo.optim.loop import Method, State, StepRecord, minimize
 from armijo.optim.problem import MethodSettings, Problem
@@ -115,11 +115,15 @@ def train(
         try:
             whole = _run(settings.objective, data, method, progress, callback, watch)
         except Diverged:
+            accountant.ledger.finish({})
             progress.abandon()
             raise
-        if whole:
+        nothing = not progress.records and settings.max_batches != 0
+        if (whole or settings.checkpoint is None) and not nothing:
+            accountant.ledger.finish(released(progress.state.w))
+        if whole:  # else it is to be resumed
             progress.end()
-    if not progress.records and settings.max_batches != 0:
+    if nothing:
         raise BudgetExceeded(_nothing_affordable(settings, accountant))
     return RunResult(progress.state.w.numpy().copy(), progress.records, accountant)
 

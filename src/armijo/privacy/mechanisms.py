@@ -3,7 +3,9 @@
 
 A mechanism is a frozen dataclass: its fields are public and say all that an accountant
 may know.  ``rdp(orders)`` bounds the Renyi divergence in *both* directions between
-neighboring inputs; AboveThreshold has a file of its own.
+neighboring inputs; AboveThreshold has a file of its own.  ``dp_event()`` translates it
+for ``dp-accounting``, which planned runs are accounted with and every run is verified
+with, or returns None.
 """
 
 import math
@@ -12,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 
+import dp_accounting as dpa
 import numpy as np
 from scipy.special import hyp1f1
 
@@ -36,6 +39,10 @@ class Mechanism(ABC):
         curve = np.zeros(top + 1)
         curve[2:] = self.rdp(np.arange(2.0, top + 1))
         return curve
+
+    def dp_event(self) -> dpa.DpEvent | None:
+        """Return the same mechanism for dp-accounting, None if it has no such event."""
+        return None
 
     def delta_at(self, epsilon: float) -> float:
         """Return the smallest delta that a proof beside the curve gives; 1 if none."""
@@ -183,6 +190,10 @@ class Gaussian(Mechanism):
             return 1.0
         return gaussian_delta(epsilon, self.noise_multiplier)
 
+    def dp_event(self) -> dpa.DpEvent:
+        """Return a Gaussian event with the same noise multiplier."""
+        return dpa.GaussianDpEvent(self.noise_multiplier)
+
     def as_gaussian(self) -> "Gaussian":
         """Return the mechanism itself."""
         return self
@@ -292,6 +303,14 @@ class Composed(Mechanism):
         rho = sum(math.nan if part is None else part.rho for part in parts)
         return None if math.isnan(rho) else Gaussian(noise_scale=1 / math.sqrt(2 * rho))
 
+    def dp_event(self) -> dpa.DpEvent | None:
+        """Return the composed events; Gaussians are together one Gaussian."""
+        together = self.as_gaussian()
+        if together is not None:
+            return together.dp_event()
+        events = [part.dp_event() for part in self.mechanisms]
+        return None if None in events else dpa.ComposedDpEvent(events)
+
 
 @dataclass(frozen=True)
 class Repeated(Mechanism):
@@ -310,3 +329,8 @@ class Repeated(Mechanism):
     def integer_curve(self, top: int) -> FloatArray:
         """Return ``count`` times the curve."""
         return self.count * self.inner.integer_curve(top)
+
+    def dp_event(self) -> dpa.DpEvent | None:
+        """Return the event of one use, composed with itself."""
+        event = self.inner.dp_event()
+        return None if event is None else dpa.SelfComposedDpEvent(event, self.count)

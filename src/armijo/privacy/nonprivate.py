@@ -4,6 +4,7 @@
 from dataclasses import dataclass
 from typing import Unpack
 
+import dp_accounting as dpa
 import numpy as np
 
 from armijo.privacy.accountant import Accountant, RunTerms
@@ -25,6 +26,10 @@ class NonPrivate(Mechanism):
     def rdp(self, orders: FloatArray) -> FloatArray:
         """Return infinity at every order."""
         return np.full(np.shape(orders), np.inf)
+
+    def dp_event(self) -> dpa.DpEvent:
+        """Return the event of an access without protection."""
+        return dpa.NonPrivateDpEvent()
 
 
 class NonPrivateAccountant(Accountant):

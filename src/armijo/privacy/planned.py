@@ -25,8 +25,7 @@ from armijo.errors import BudgetExceeded, UnchargedAccess
 from armijo.privacy.accountant import Accountant, RunTerms
 from armijo.privacy.budget import Budget, FloatArray
 from armijo.privacy.conversion import smallest, smallest_epsilon
-from armijo.privacy.mechanisms import Composed, Gaussian, Mechanism, describe
-from armijo.privacy.subsampling import Subsampled
+from armijo.privacy.mechanisms import Gaussian, Mechanism, Repeated, describe, parts
 
 Plan = Sequence[tuple[Mechanism, int]]
 ROUNDING = 1e-9
@@ -38,20 +37,10 @@ _SMALLEST_PROFILE, _LARGEST_PROFILE = 5e-7, 5e5
 
 def _event(mechanism: Mechanism) -> dpa.DpEvent | None:
     """Translate to an event the PLD accountant knows; None if there is none."""
-    gaussian = mechanism.as_gaussian()
-    if gaussian is not None:
-        return dpa.GaussianDpEvent(gaussian.noise_multiplier)
-    if isinstance(mechanism, Subsampled):
-        if mechanism.rate == 1:
-            return _event(mechanism.inner)
-        inner = mechanism.inner.as_gaussian()
-        if inner is not None:
-            event = dpa.GaussianDpEvent(inner.noise_multiplier)
-            return dpa.PoissonSampledDpEvent(mechanism.rate, event)
-    if isinstance(mechanism, Composed):
-        parts = [_event(part) for part in mechanism.mechanisms]
-        return None if None in parts else dpa.ComposedDpEvent(parts)
-    return None
+    if any(isinstance(part, Repeated) for part in parts(mechanism)):
+        return None  # a plan counts equal charges; what is repeated inside has a curve
+    event = mechanism.dp_event()
+    return event if event is not None and PLDAccountant().supports(event) else None
 
 
 def planned_epsilon(

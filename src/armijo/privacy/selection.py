@@ -9,6 +9,7 @@ judged by what a run releases anyway.
 import math
 from dataclasses import dataclass
 
+import dp_accounting as dpa
 import numpy as np
 
 from armijo import _validate
@@ -65,3 +66,10 @@ class RepeatAndSelect(Mechanism):
         above = np.append(from_above, np.inf)[np.searchsorted(hat, a)]
         own = self.inner.rdp(a) + math.log(self.mean) / (a - 1)
         return (np.minimum(own, above) + second).reshape(np.shape(orders))
+
+    def dp_event(self) -> dpa.DpEvent | None:
+        """Return the selection among runs; its shape 1 is the geometric law."""
+        event = self.inner.dp_event()
+        if event is None:
+            return None
+        return dpa.dp_event.RepeatAndSelectDpEvent(event, self.mean, 1.0)

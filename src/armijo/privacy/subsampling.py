@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+import dp_accounting as dpa
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, logsumexp
@@ -116,3 +117,10 @@ class Subsampled(Mechanism):
     def as_gaussian(self) -> Gaussian | None:
         """Return the Gaussian that it is if all rows take part."""
         return self.inner.as_gaussian() if self.rate == 1 else None
+
+    def dp_event(self) -> dpa.DpEvent | None:
+        """Return the Poisson-sampled event; at rate 1 the event itself."""
+        event = self.inner.dp_event()
+        if event is None or self.rate == 1:
+            return event
+        return dpa.PoissonSampledDpEvent(self.rate, event)
