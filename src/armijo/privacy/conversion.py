@@ -158,7 +158,11 @@ def gaussian_noise(budget: Budget) -> float:
 
 
 def smallest(
-    keeps: Callable[[float], bool], start: float = 1.0, rtol: float = 1e-12
+    keeps: Callable[[float], bool],
+    start: float = 1.0,
+    rtol: float = 1e-12,
+    *,
+    arithmetic: bool = False,
 ) -> float:
     """Return the smallest positive number that ``keeps``, to a relative precision.
 
@@ -170,6 +174,8 @@ def smallest(
         Where to look first; the solution may be far from it.
     rtol : float, default=1e-12
         How far above the solution the answer may be.
+    arithmetic : bool, default=False
+        Whether to halve at the arithmetic mean instead of the geometric.
 
     Returns
     -------
@@ -195,8 +201,9 @@ def smallest(
         low, high = low / 2, low
         if high < start / _REACH:  # so much budget that hardly any noise is needed
             return high
-    while high - low > rtol * high:
-        middle = (low + high) / 2
+    while high > low * (1 + rtol):
+        geometric = math.sqrt(low) * math.sqrt(high)
+        middle = (low + high) / 2 if arithmetic else geometric
         low, high = (low, middle) if keeps(middle) else (middle, high)
     return high
 

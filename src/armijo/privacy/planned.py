@@ -118,7 +118,8 @@ def _profile_epsilon(folded: Plan, delta: float) -> float:
     def keeps(epsilon: float) -> bool:
         return epsilon > _SMALLEST_PROFILE and _delta_at(folded, epsilon) <= delta
 
-    return smallest(keeps, start=2 * _SMALLEST_PROFILE, rtol=ROUNDING / 10)
+    start, rtol = 2 * _SMALLEST_PROFILE, ROUNDING / 10
+    return smallest(keeps, start, rtol, arithmetic=True)
 
 
 def reachable(budget: Budget) -> Budget:
