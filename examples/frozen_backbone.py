@@ -53,7 +53,8 @@ def main() -> None:
         Budget(epsilon=1.0, delta=1e-5),
         steps=asked.steps,
         n_rows=len(private.y),
-    ).run(progress=True)
+        progress=True,
+    )
     with torch.no_grad():
         guesses = model(torch.from_numpy(test.X)).argmax(1).numpy()
     sys.stdout.write(f"accuracy {(guesses == test.y).mean():.4f}\n{run.privacy}\n")

@@ -46,7 +46,8 @@ def main() -> None:
         ledger=f"{asked.dataset}-ledger.jsonl",
         evaluate=accuracy,
         evaluate_every=max(1, asked.steps // 10),
-    ).run(progress=True)
+        progress=True,
+    )
     for step, value in run.evaluations:
         sys.stdout.write(f"step {step}: accuracy {value:.4f}\n")
     sys.stdout.write(f"{run.privacy}\n")

@@ -77,7 +77,8 @@ def main() -> None:
         device=device,
         ledger=asked.ledger,
         distributed=True,
-    ).run(progress=True)
+        progress=True,
+    )
     if rank == 0:
         with torch.no_grad():
             right = model(X_test.to(device)).argmax(1).cpu() == y_test

@@ -86,6 +86,24 @@ def at_least(minimum: int, **values: object) -> None:
             )
 
 
+def row_count(n_rows: object) -> int:
+    """Return the public number of rows, refusing anything but a positive integer.
+
+    >>> row_count("2000")
+    Traceback (most recent call last):
+    ValueError: Expected n_rows to be an integer >= 1, got '2000'; give the public ...
+    """
+    whole = isinstance(n_rows, numbers.Integral) and not isinstance(n_rows, bool)
+    if not whole or int(n_rows) < 1:  # type: ignore[call-overload]
+        plain = isinstance(n_rows, numbers.Real | str)
+        raise ValueError(
+            "Expected n_rows to be an integer >= 1, got "
+            f"{repr(n_rows) if plain else type(n_rows).__name__}; give the public "
+            "number of rows, such as n_rows=2000. Nothing was spent."
+        )
+    return int(n_rows)  # type: ignore[call-overload]
+
+
 def choice(options: tuple[str, ...], **values: object) -> None:
     """Refuse anything but one of the named options."""
     for name, value in values.items():

@@ -368,7 +368,7 @@ def one_class():
         ({"l2": -1.0}, table, "l2"),
         ({"gradient_rho": 0.0}, table, "gradient_rho"),
         ({"max_batches": -1}, table, "max_batches"),
-        ({"random_state": "x"}, table, "seed"),
+        ({"random_state": "x"}, table, "random_state"),
     ],
 )
 @BOTH

@@ -17,10 +17,10 @@ from armijo.jobs.report import plain_sentence
 from armijo.networks.checkpoint import load_training
 from armijo.noise import Randomness
 from armijo.optim.checkpoint import load_checkpoint
-from armijo.privacy.budget import Budget, best_order, order_grid
-from armijo.privacy.calibrate import noise_multiplier_for
+from armijo.privacy.budget import Budget
+from armijo.privacy.calibration import best_share, noise_multiplier_for
+from armijo.privacy.conversion import best_order, order_grid
 from armijo.privacy.mechanisms import Gaussian
-from armijo.privacy.plan_noise import best_share
 from armijo.privacy.run_key import RunKey
 from armijo.privacy.subsampling import Subsampled
 from armijo.tables import read_table

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from armijo.networks.train import Training
+from armijo.networks.train import Trainer
 from armijo.privacy.budget import Budget
 from tests.networks.network_doubles import BUDGET, network, prepared
 
@@ -32,13 +32,13 @@ def files(folder: Path | str) -> dict[str, Path]:
     }
 
 
-def seeded(name: str, module: nn.Module | None = None, **more: Any) -> Training:
+def seeded(name: str, module: nn.Module | None = None, **more: Any) -> Trainer:
     budget = AMPLE if name == "blsgd" else BUDGET
     given = {"seed": SEED, "options": OPTIONS.get(name, {}), "budget": budget} | more
     return prepared(module or network(dropout=0.3), method=name, **given)
 
 
-def stopped(training: Training, steps: int) -> Training:
+def stopped(training: Trainer, steps: int) -> Trainer:
     """Make some steps and stop, as a user's ``break`` does."""
     running = iter(training)
     for _ in range(steps):

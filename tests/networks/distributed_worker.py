@@ -98,7 +98,7 @@ def training(model: nn.Module, data: Any, **settings: Any) -> Any:
         common["example"] = tuple(
             torch.zeros_like(one[0]) for one in (watched.X, watched.y)
         )
-    return armijo.train(
+    return armijo.Trainer(
         model,
         nn.CrossEntropyLoss(reduction="none"),
         data,

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-import armijo
-from armijo.networks.train import Training
+from armijo import Trainer
 from armijo.privacy.budget import Budget
 
 BUDGET = Budget(epsilon=2.0, delta=1e-5)
@@ -42,7 +41,7 @@ def flat(module: nn.Module) -> Tensor:
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
 
 
-def prepared(module: nn.Module | None = None, **more: Any) -> Training:
+def prepared(module: nn.Module | None = None, **more: Any) -> Trainer:
     """Return a training of the tiny network; ``more`` replaces its arguments."""
     given: dict[str, Any] = {
         "loss": CROSS_ENTROPY,
@@ -55,7 +54,7 @@ def prepared(module: nn.Module | None = None, **more: Any) -> Training:
     given |= more
     if isinstance(given["dataset"], Pairs):
         given.setdefault("example", given["dataset"].example())
-    return armijo.train(module or network(), **given)
+    return Trainer(module or network(), **given)
 
 
 class Pairs(Dataset):

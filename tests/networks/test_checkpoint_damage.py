@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from armijo.errors import ArmijoError
 from armijo.networks.checkpoint import load_training
-from armijo.networks.train import Training
+from armijo.networks.train import Trainer
 from tests.networks.checkpoint_doubles import LEFT, files, seeded, stopped
 
 
 @cache
-def whole() -> tuple[Training, bytes]:
+def whole() -> tuple[Trainer, bytes]:
     """Return a training and its checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         training = stopped(seeded("adam", **files(folder)), LEFT)
@@ -31,7 +31,7 @@ class TestDamage:
     """Whatever the file holds, loading it raises one kind of error and runs nothing."""
 
     @staticmethod
-    def load(training: Training, data: bytes) -> Any:
+    def load(training: Trainer, data: bytes) -> Any:
         start = training.method.init(training._objective.start())
         return load_training(io.BytesIO(data), run=training._run_id, like=start)
 

@@ -274,7 +274,7 @@ class TestRefused:
 
 class TestDefaults:
     def test_batches_and_passes(self):
-        training = armijo.train(
+        training = armijo.Trainer(
             network(), CROSS_ENTROPY, examples(), prepared().accountant.budget
         )
         assert (training.method.rate, training._settings.steps) == (1.0, 10)

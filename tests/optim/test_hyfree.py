@@ -24,7 +24,7 @@ from armijo.optim.parabola import parabola_minimum
 from armijo.optim.problem import Problem
 from armijo.privacy.accountant import Accountant
 from armijo.privacy.budget import Budget, Neighboring
-from armijo.privacy.calibrate import noise_multiplier_for
+from armijo.privacy.calibration import noise_multiplier_for
 from armijo.privacy.mechanisms import Gaussian
 from armijo.privacy.planned import PlannedAccountant, planned_epsilon
 from tests.data.lattice_doubles import on_lattice

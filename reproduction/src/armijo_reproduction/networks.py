@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from armijo.errors import PrivacyLeakWarning
 from armijo.networks import models
 from armijo.networks.progress import evaluating
-from armijo.networks.train import Training, train
+from armijo.networks.train import Trainer
 from armijo.objectives.ghost.params import flat_parameters
 from armijo.optim.loop import Schedule
 from armijo.privacy.budget import Budget
@@ -56,7 +56,7 @@ def run_network(
     begun = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyLeakWarning)
-        run = train(
+        run = Trainer(
             model,
             nn.CrossEntropyLoss(reduction="none"),
             (X, y),
@@ -72,7 +72,7 @@ def run_network(
 
 
 def _curve(
-    experiment: Experiment, run: Training, model: nn.Module, data: Images, begun: float
+    experiment: Experiment, run: Trainer, model: nn.Module, data: Images, begun: float
 ) -> list[dict[str, Any]]:
     """Make the steps and measure every so many of them."""
     X, y, X_test, y_test = data
@@ -99,7 +99,7 @@ def _curve(
     return rows
 
 
-def _schedule(run: Training, model: nn.Module, steps: int) -> Schedule:
+def _schedule(run: Trainer, model: nn.Module, steps: int) -> Schedule:
     """Return what is charged, in order; steps are alike if no method says otherwise."""
     first = run.method.plan(run.method.init(flat_parameters(model))).mechanism
     return run.method.schedule() or ((first, steps),)

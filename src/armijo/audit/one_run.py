@@ -134,7 +134,7 @@ def network_scores(
     model = nn.Embedding(len(there), 1)
     nn.init.zeros_(model.weight)
     named = torch.from_numpy(np.flatnonzero(there))
-    run = train(
+    train(
         model,
         lambda scores, labels: nn.functional.softplus(-labels * scores[:, 0]),
         (named, torch.ones(len(named))),
@@ -147,8 +147,6 @@ def network_scores(
         options={"grad_clip": 0.1, **options},
         seed=seed,
     )
-    for _ in run:
-        pass
     return np.asarray(model.weight.detach().numpy()[:, 0], dtype=float)
 
 

@@ -2,9 +2,11 @@
 """The ``armijo`` program: its commands, and how errors become exit codes."""
 
 import sys
+from typing import Annotated
 
 import typer
 
+import armijo
 from armijo.cli import account, audit, demo, tables
 from armijo.cli.output import fail
 from armijo.errors import ArmijoError, BudgetExceeded, Diverged
@@ -15,7 +17,6 @@ DIVERGED = 5
 INTERRUPTED = 130
 
 app = typer.Typer(
-    help="Differentially private training that finds its own step size.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -30,6 +31,28 @@ app.command("predict")(tables.predict)
 app.command("show")(tables.show)
 app.command("demo")(demo.demo)
 app.command("audit")(audit.audit)
+
+
+def _print_version(asked: bool) -> None:
+    """Print the version and exit."""
+    if asked:
+        print(f"armijo {armijo.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and exit.",
+            callback=_print_version,
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    """Differentially private training that finds its own step size."""
 
 
 def main() -> None:

@@ -10,12 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
-from sklearn.utils import (
-    Tags,
-    check_consistent_length,
-    check_random_state,
-    column_or_1d,
-)
+from sklearn.utils import Tags, check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -27,10 +22,11 @@ from armijo.estimators.leaky import LeakyDiagnostics
 from armijo.estimators.parameters import MethodParameters
 from armijo.estimators.plotting import plot_history
 from armijo.estimators.run import RunResult, RunSettings, check, train
+from armijo.noise import as_seed
 from armijo.objectives.linear import LinearObjective
 from armijo.optim.loop import StepRecord
 from armijo.optim.methods import method_settings
-from armijo.privacy.budget import Budget, Neighboring
+from armijo.privacy.budget import Neighboring
 from armijo.privacy.statement import PrivacyStatement
 
 
@@ -45,7 +41,8 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
     coef_, intercept_, classes_ : arrays
         The model.
     privacy_ : PrivacyStatement
-        Guarantee, relation, accountant and ledger.
+        Guarantee, relation, accountant and ledger; ``privacy_.epsilon`` and
+        ``privacy_.delta`` are those of the guarantee.
     history_ : DataFrame
         One row of released values for each batch.
     n_iter_ : int
@@ -216,21 +213,17 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
 
     def _settings(self, classes: NDArray[Any], found_rows: int) -> RunSettings:
         """Gather the public settings of the run."""
-        seed = None
-        if self.random_state is not None:
-            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        known = None if self.n_rows is None else _validate.row_count(self.n_rows)
         method = method_settings(self.method, self.method_parameters())
         return RunSettings(
-            budget=Budget(epsilon=self.epsilon, delta=self.delta),
+            budget=self.promised_budget(),
             objective=self._objective(len(classes), smooth=method.smooth),
             method=method,
-            n_rows=found_rows if self.n_rows is None else self.n_rows,
-            relation=(
-                Neighboring.ZERO_OUT if self.n_rows is None else Neighboring.ADD_REMOVE
-            ),
+            n_rows=found_rows if known is None else known,
+            relation=Neighboring.ZERO_OUT if known is None else Neighboring.ADD_REMOVE,
             accounting=self.accounting,  # type: ignore[arg-type]
             max_batches=self.max_batches,
-            seed=seed,
+            seed=as_seed(self.random_state, name="random_state"),
             ledger=self.ledger,
             leaky_diagnostics=self.leaky_diagnostics,
         )

@@ -3,20 +3,25 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from sklearn.base import BaseEstimator
 
 from armijo.estimators.run import Callback
+from armijo.privacy.budget import Budget, as_budget
 
 COMMON = frozenset(
     """
-    epsilon delta method loss options l2 huber_width fit_intercept classes n_rows
+    epsilon delta budget method loss options l2 huber_width fit_intercept classes n_rows
     max_batches accounting ledger random_state warm_start callback
     leaky_diagnostics
     """.split()
 )
 """Parameters of every fit; the others belong to methods, and None is their default."""
+
+
+_DEFAULTS = {"epsilon": 1.0, "delta": 1e-5}
 
 
 class MethodParameters(BaseEstimator):
@@ -28,7 +33,10 @@ class MethodParameters(BaseEstimator):
     Parameters
     ----------
     epsilon, delta : float
-        The promise of one ``fit``; it is also what is reported.
+        The (epsilon, delta) of the guarantee of one ``fit``; it is also what is
+        reported.
+    budget : Budget or None
+        The same as one object.  With it, ``epsilon`` and ``delta`` keep their defaults.
     method : str
         One of :data:`armijo.optim.METHODS`: the algorithm.  "auto" has nothing to set.
     loss : str or None
@@ -91,9 +99,11 @@ class MethodParameters(BaseEstimator):
         "paper" reproduces the printed analysis and gives no guarantee.
     ledger : path or None
         File that remembers every charge; None keeps them in memory.
-    random_state : None, int or RandomState
-        None draws from the operating system.  Anything else is deterministic and
-        voids the guarantee.
+    random_state : None, int, numpy.random.Generator or numpy.random.RandomState
+        None draws batches and noise from the operating system.  Anything else is
+        deterministic and voids the guarantee: an integer is the seed itself, the same
+        as ``seed`` of :func:`armijo.solve` and :func:`armijo.train`; a generator draws
+        one.
     warm_start : bool
         Refused: weights of an earlier fit were paid by another budget.
     callback : callable or None
@@ -103,11 +113,12 @@ class MethodParameters(BaseEstimator):
         debugging on public rows.  The guarantee is void and says so everywhere.
     """
 
-    def __init__(  # noqa: PLR0915 (scikit-learn: one line for each parameter)
+    def __init__(
         self,
         *,
         epsilon: float = 1.0,
         delta: float = 1e-5,
+        budget: Budget | None = None,
         method: str = "auto",
         loss: str | None = None,
         rate: float | None = None,
@@ -155,6 +166,7 @@ class MethodParameters(BaseEstimator):
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
+        self.budget = budget
         self.method = method
         self.loss = loss
         self.rate = rate
@@ -199,6 +211,20 @@ class MethodParameters(BaseEstimator):
         self.warm_start = warm_start
         self.callback = callback
         self.leaky_diagnostics = leaky_diagnostics
+
+    def promised_budget(self) -> Budget:
+        """Return the budget of a fit, given as one object or as two numbers."""
+        numbers = {"epsilon": self.epsilon, "delta": self.delta}
+        if self.budget is None:
+            return as_budget(None, **numbers)
+        budget = as_budget(self.budget)
+        if numbers not in (_DEFAULTS, asdict(budget)):
+            raise ValueError(
+                f"Expected either budget or epsilon and delta, got {budget} with "
+                f"epsilon={self.epsilon!r} and delta={self.delta!r}; leave one of them "
+                "out. Nothing was spent."
+            )
+        return budget
 
     def method_parameters(self) -> dict[str, Any]:
         """Return what was asked of the method: flat parameters and ``options``."""

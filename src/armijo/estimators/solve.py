@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from armijo import _validate
 from armijo.data.query import Matrix
 from armijo.estimators.labels import for_loss, positions
 from armijo.estimators.run import RunSettings, train
+from armijo.noise import Seed, as_seed
 from armijo.objectives.linear import LinearObjective, LossName
 from armijo.optim.accounts import Accounting
 from armijo.optim.loop import StepRecord
 from armijo.optim.methods import method_settings
-from armijo.privacy.budget import Budget, Guarantee, Neighboring
+from armijo.privacy.budget import Budget, Guarantee, Neighboring, as_budget
+from armijo.privacy.statement import PrivacyStatement
 
 
 @dataclass(frozen=True)
@@ -27,10 +30,8 @@ class Solution:
     ----------
     w : array
         Weights, the intercept last (one such row for each class with softmax).
-    guarantee : Guarantee
-        The promise and the neighboring relation of its proof.
-    epsilon_spent : float
-        How much of the promise was used.
+    privacy : PrivacyStatement
+        The guarantee, its relation and the charges behind it.
     gradient_evaluations, objective_evaluations : int or None
         Passes over the rows of a batch; None where the number depends on the rows.
     records : tuple of StepRecord
@@ -40,12 +41,28 @@ class Solution:
     """
 
     w: NDArray[np.float64]
-    guarantee: Guarantee
-    epsilon_spent: float
+    privacy: PrivacyStatement
     gradient_evaluations: int | None
     objective_evaluations: int
     records: tuple[StepRecord, ...]
     row_bound: float | None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The guarantee and the neighboring relation of its proof."""
+        return self.privacy.guarantee
+
+    @property
+    def epsilon_spent(self) -> float:
+        """How much of the budget was used."""
+        return self.privacy.epsilon_spent
+
+    def __repr__(self) -> str:
+        """Name sizes and the guarantee; the weights are in ``w``."""
+        return (
+            f"Solution(w of {self.w.size} numbers, {len(self.records)} batches, "
+            f"{self.privacy!r})"
+        )
 
 
 def solve(
@@ -53,7 +70,9 @@ def solve(
     y: NDArray[Any],
     *,
     method: str,
-    budget: Budget,
+    budget: Budget | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
     loss: LossName = "logistic",
     options: Mapping[str, Any] | None = None,
     n_rows: int | None = None,
@@ -63,7 +82,7 @@ def solve(
     fit_intercept: bool = True,
     max_batches: int | None = None,
     accounting: Accounting = "sound",
-    seed: int | None = None,
+    seed: Seed = None,
     ledger: str | os.PathLike[str] | None = None,
 ) -> Solution:
     """Run any method by name.
@@ -75,8 +94,10 @@ def solve(
         label is blank: it adds nothing to any sum, and nothing tells of it.
     method : str
         One of :data:`armijo.optim.METHODS`.
-    budget : Budget
-        The promise.
+    budget : Budget or None
+        The (epsilon, delta) of the guarantee.
+    epsilon, delta : float or None
+        The same as two numbers, instead of ``budget``.
     loss : {"logistic", "hinge", "huber", "softmax"}
         A method that needs a smooth loss gets "huber" for "hinge".
     options : mapping or None
@@ -88,8 +109,14 @@ def solve(
         The problem.
     max_batches, accounting, ledger
         As in the estimators.
-    seed : int or None
-        A seeded run repeats and carries no guarantee.
+    seed : None, int, numpy.random.Generator or numpy.random.RandomState
+        None draws batches and noise from the operating system.  A seeded run repeats
+        and carries no guarantee.  ``random_state`` of the estimators means the same.
+
+    Returns
+    -------
+    Solution
+        Weights, guarantee and released values.
 
     Examples
     --------
@@ -98,6 +125,8 @@ def solve(
     >>> found.guarantee.relation.value, found.gradient_evaluations
     ('zero-out', 50)
     """
+    budget = as_budget(budget, epsilon=epsilon, delta=delta)
+    known = None if n_rows is None else _validate.row_count(n_rows)
     settings = method_settings(method, options or {})
     if loss == "softmax":
         y = positions(np.asarray(y), np.arange(n_classes))
@@ -115,19 +144,18 @@ def solve(
         budget=budget,
         objective=objective,
         method=settings,
-        n_rows=X.shape[0] if n_rows is None else n_rows,
-        relation=Neighboring.ZERO_OUT if n_rows is None else Neighboring.ADD_REMOVE,
+        n_rows=X.shape[0] if known is None else known,
+        relation=Neighboring.ZERO_OUT if known is None else Neighboring.ADD_REMOVE,
         accounting=accounting,
         max_batches=max_batches,
-        seed=seed,
+        seed=as_seed(seed),
         ledger=ledger,
     )
     result = train(X, y, run)
     gradients = [record.gradients for record in result.records]
     return Solution(
         w=result.w,
-        guarantee=result.accountant.guarantee,
-        epsilon_spent=result.accountant.epsilon_spent(),
+        privacy=PrivacyStatement.of(result.accountant),
         gradient_evaluations=(
             None if None in gradients else sum(count or 0 for count in gradients)
         ),

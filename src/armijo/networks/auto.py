@@ -23,8 +23,8 @@ from armijo.objectives.module import as_module
 from armijo.optim.descent import measure, tail_weight
 from armijo.optim.loop import Schedule, StepRecord
 from armijo.privacy.budget import Budget
+from armijo.privacy.calibration import noise_for_plan
 from armijo.privacy.mechanisms import Gaussian
-from armijo.privacy.plan_noise import noise_for_plan
 from armijo.search.armijo import Direction
 
 FACTORS = (0.5, 1.0, 2.0)

@@ -14,7 +14,8 @@ from torch.utils.data import TensorDataset
 from armijo import _validate
 from armijo.data.private import leaky_answer
 from armijo.data.sources import DatasetRows, ExampleSource, TensorRows
-from armijo.objectives.ghost.checks import Loss
+from armijo.objectives.ghost.checks import Loss, as_tuple
+from armijo.objectives.ghost.params import trainable
 from armijo.objectives.module import ModuleObjective
 from armijo.privacy.budget import Computed, Neighboring
 
@@ -25,8 +26,7 @@ _AT_ONCE = 512
 def public_rows(n_rows: int | None, found: int, distributed: bool) -> int:
     """Return the public number of examples."""
     if n_rows is not None:
-        _validate.at_least(1, n_rows=n_rows)
-        return n_rows
+        return _validate.row_count(n_rows)
     if distributed:
         raise ValueError(
             "Expected n_rows, the public number of all examples, when several "
@@ -81,7 +81,63 @@ def check_source(
     """
     if len(source) == 0 and not distributed:
         raise ValueError("Expected at least one example, got none. Nothing was spent.")
-    objective.check(*source.zeros())
+    _check_taken(objective, source)
+
+
+def _check_taken(objective: ModuleObjective, source: ExampleSource) -> None:
+    """Refuse a module or loss that does not take synthetic examples of these types."""
+    inputs, targets = source.zeros()
+    try:
+        objective.check(inputs, targets)
+    except (ValueError, MemoryError):
+        raise
+    except Exception as error:
+        raise ValueError(
+            "Expected a module and a loss that take the examples, got "
+            f"{type(error).__name__}: {_first_words(error)}. Tried were two examples "
+            f"of zeros: inputs {_described(inputs)}, targets {_described(targets)}; "
+            f"the parameters are {_dtype(objective)}. "
+            f"{_advice(objective, inputs, targets)}Nothing was spent."
+        ) from error
+
+
+def _first_words(error: Exception) -> str:
+    """Return the beginning of what torch said."""
+    return (str(error).splitlines() or [""])[0].partition(". ")[0][:200].rstrip(".")
+
+
+def _dtype(objective: ModuleObjective) -> torch.dtype:
+    """Return the type of the trained parameters."""
+    return trainable(objective.module)[0].dtype
+
+
+def _described(tensors: Any) -> str:
+    """Name types and shapes, which are public."""
+    return " and ".join(
+        f"{one.dtype} of shape {tuple(one.shape)}" for one in as_tuple(tensors)
+    )
+
+
+def _advice(objective: ModuleObjective, inputs: Any, targets: Any) -> str:
+    """Say what to convert, by the types alone."""
+    own, found = _dtype(objective), ""
+    if any(one.dtype != own for one in as_tuple(inputs)):
+        found += f"Inputs that are no indices need inputs.to({own}). "
+    if any(one.dtype != torch.int64 for one in as_tuple(targets)):
+        found += "If the loss takes class labels, convert them by labels.long(). "
+    return found
+
+
+def refuse_missing_device(device: Any) -> None:
+    """Refuse a device that torch cannot compute on in this process."""
+    try:
+        torch.zeros(1, device=torch.device(device))
+    except Exception as error:
+        raise ValueError(
+            f"Expected a device that torch can compute on, got device={device!r} "
+            f"({_first_words(error)}); give device='cpu', or leave it out to compute "
+            "where the model is. Nothing was spent."
+        ) from error
 
 
 def computed_by(objective: ModuleObjective, source: ExampleSource) -> Computed:
@@ -118,7 +174,7 @@ def blank_rows(
     """
     objective = ModuleObjective(model, loss)
     source = source_of(dataset, objective.device, example)
-    objective.check(*source.zeros())
+    _check_taken(objective, source)
     found: list[int] = []
     for start in range(0, len(source), _AT_ONCE):
         index = torch.arange(start, min(start + _AT_ONCE, len(source)))

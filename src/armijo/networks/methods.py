@@ -23,8 +23,8 @@ from armijo.optim.hyfree import HyFreeSettings
 from armijo.optim.loop import Method
 from armijo.optim.sgd import SGD, Adam, AdamSettings, SGDSettings
 from armijo.privacy.budget import Budget
+from armijo.privacy.calibration import noise_for_plan
 from armijo.privacy.mechanisms import Composed, Gaussian
-from armijo.privacy.plan_noise import noise_for_plan
 from armijo.privacy.subsampling import Subsampled
 from armijo.search.armijo import ArmijoSearch
 

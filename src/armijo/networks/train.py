@@ -2,11 +2,12 @@
 """``armijo.train``: any torch module under differential privacy, nothing to tune."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from torch import nn
 
@@ -15,11 +16,13 @@ from armijo.data.private import PrivateDataset
 from armijo.data.sources import ExampleSource
 from armijo.data.team import Alone, ProcessTeam, Team
 from armijo.errors import ArmijoError, BudgetExceeded, Diverged, LedgerError
+from armijo.networks.at_exit import closed_at_exit, may_compute
 from armijo.networks.checkpoint import save_training
 from armijo.networks.inputs import (
     check_source,
     computed_by,
     public_rows,
+    refuse_missing_device,
     relation_of,
     source_of,
 )
@@ -39,6 +42,7 @@ from armijo.networks.together import (
     shared_accountant,
     shared_past,
 )
+from armijo.noise import Seed, as_seed
 from armijo.objectives.ghost.checks import Loss
 from armijo.objectives.module import ModuleObjective
 from armijo.optim.accounts import accountant_for
@@ -47,15 +51,24 @@ from armijo.optim.divergence import refuse_diverged
 from armijo.optim.keyed_run import KeyedRun
 from armijo.optim.loop import StepRecord, minimize
 from armijo.privacy.accountant import Accountant, LedgerFactory
-from armijo.privacy.budget import Budget
+from armijo.privacy.budget import Budget, as_budget
 from armijo.privacy.ledger import MemoryLedger
 from armijo.privacy.statement import PrivacyStatement
 
 Evaluate = Callable[[nn.Module], float]
 
 
-class Training:
-    """A training that is ready to run: iterate over it, or call :meth:`run`.
+class Trainer:
+    """A private training, step by step: iterate over it.
+
+    Each iteration makes one step and gives its record; the module then has the latest
+    parameters.  A loop may be left early: ledger and checkpoint are written when the
+    iterator is closed, at the latest when the program exits.
+
+    Parameters
+    ----------
+    model, loss, dataset, budget, ...
+        Those of :func:`armijo.train`, which makes all steps at once.
 
     Attributes
     ----------
@@ -63,27 +76,96 @@ class Training:
         Released values of the steps so far.
     evaluations : list of (int, float)
         Step and value of each evaluation of the hook.
+    privacy : PrivacyStatement
+        The guarantee and the charges so far.
     accountant : Accountant
         What watches the run.
+
+    Examples
+    --------
+    >>> import armijo, torch
+    >>> trainer = armijo.Trainer(
+    ...     torch.nn.Linear(4, 3),
+    ...     torch.nn.CrossEntropyLoss(reduction="none"),
+    ...     (torch.zeros(300, 4), torch.arange(300) % 3),
+    ...     armijo.Budget(epsilon=1.0, delta=1e-5),
+    ...     method="sgd",
+    ...     steps=4,
+    ... )
+    >>> [record.batch for record in trainer]
+    [0, 1, 2, 3]
     """
 
     def __init__(
         self,
-        objective: ModuleObjective,
-        source: ExampleSource,
-        budget: Budget,
-        settings: TrainSettings,
+        model: nn.Module,
+        loss: Loss,
+        dataset: Any,
+        budget: Budget | None = None,
         *,
-        team: Team,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        method: str = "auto",
+        rate: float | None = None,
+        steps: int | None = None,
+        n_rows: int | None = None,
+        relation: str = "zero-out",
+        isolate: bool = False,
+        example: Any = None,
+        options: Mapping[str, Any] | None = None,
+        l2: float = 0.0,
+        device: Any = None,
+        seed: Seed = None,
+        ledger: Path_ | None = None,
+        checkpoint: Path_ | None = None,
+        checkpoint_every: int = 100,
+        resume: bool = False,
         evaluate: Evaluate | None = None,
         evaluate_every: int = 100,
-        resume: bool = False,
+        distributed: bool = False,
     ) -> None:
+        _validate.at_least(1, evaluate_every=evaluate_every)
+        budget = as_budget(budget, epsilon=epsilon, delta=delta)
+        if n_rows is not None:
+            n_rows = _validate.row_count(n_rows)
+        team: Team = ProcessTeam() if distributed else Alone()
+        if device is not None:
+            team.attempt(lambda: refuse_missing_device(device))
+            model.to(device)
+        promised = relation_of(relation, isolate=isolate, n_rows=n_rows)
+        objective = ModuleObjective(model, loss, l2=l2, isolate=isolate)
+        place = device or objective.device
+        source = team.attempt(lambda: source_of(dataset, place, example))
+        team.attempt(lambda: check_source(objective, source, distributed))
+        known = public_rows(n_rows, len(source), distributed)
+        refuse_shards(team, source, dataset)
+        rate = default_rate(known) if rate is None else rate
+        _validate.rate(rate=rate)
+        settings = TrainSettings(
+            method=method,
+            rate=rate,
+            steps=default_steps(rate) if steps is None else steps,
+            n_rows=known,
+            relation=promised,
+            computed=team.attempt(lambda: computed_by(objective, source)),
+            options=dict(options or {}),
+            l2=l2,
+            seed=as_seed(seed),
+            ledger=ledger,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
+        )
+        self._process = os.getpid()
         self._objective, self._settings, self._team = objective, settings, team
         self._evaluate, self._every = evaluate, evaluate_every
+        self._interrupted = self._abandoned = False
+        self._open(source, budget, resume=resume)
+
+    def _open(self, source: ExampleSource, budget: Budget, *, resume: bool) -> None:
+        """Build method, accountant and gate, at the start or at the checkpoint."""
+        objective, settings, team = self._objective, self._settings, self._team
         share_start(team, objective.module, settings, budget, resume=resume)
         self._run_id = settings.fingerprint(budget, objective.module)
-        self._interrupted = self._abandoned = False
         self.method = network_method(
             settings.method,
             budget,
@@ -154,8 +236,12 @@ class Training:
         )
         return shared_accountant(self._team, lambda it: build(ledger=it), ledger)
 
-    def __iter__(self) -> Iterator[StepRecord]:
+    def __iter__(self) -> Generator[StepRecord, None, None]:
         """Make the steps, one record each; the module has the latest parameters."""
+        return closed_at_exit(self._steps())
+
+    def _steps(self) -> Generator[StepRecord, None, None]:
+        """Make the steps that are left, and leave consistent files in any case."""
         left = self._settings.steps - len(self.records)
         with closing(self.accountant.ledger):
             try:
@@ -176,12 +262,13 @@ class Training:
                 self._interrupted = True
                 raise
             finally:
-                self._objective.load(self._state.w)
-                self._save()
+                if may_compute(self._process):
+                    self._objective.load(self._state.w)
+                    self._save()
             self._keyed.end()
 
-    def run(self, *, progress: bool = False) -> "Training":
-        """Make all steps, with a progress bar if asked for."""
+    def run(self, *, progress: bool = False) -> Self:
+        """Make all steps that are left, with a progress bar if asked for."""
         done, visible = len(self.records), progress and self._team.leads
         for _ in shown(self, self._settings.steps, done=done, visible=visible):
             pass
@@ -191,6 +278,16 @@ class Training:
     def privacy(self) -> PrivacyStatement:
         """Guarantee and charges so far."""
         return PrivacyStatement.of(self.accountant)
+
+    def __repr__(self) -> str:
+        """Name public settings, and how many steps were made."""
+        own = self._settings
+        return (
+            f"Trainer({type(self._objective.module).__name__}, "
+            f"{self.accountant.budget}, method={own.method!r}, rate={own.rate:g}, "
+            f"steps={own.steps}, n_rows={own.n_rows}, "
+            f"relation={own.relation.value!r}, steps_made={len(self.records)})"
+        )
 
     def _keep(self, state: Any, record: StepRecord) -> None:
         """Take a finished step, evaluate and save when it is due."""
@@ -286,8 +383,10 @@ def train(
     model: nn.Module,
     loss: Loss,
     dataset: Any,
-    budget: Budget,
+    budget: Budget | None = None,
     *,
+    epsilon: float | None = None,
+    delta: float | None = None,
     method: str = "auto",
     rate: float | None = None,
     steps: int | None = None,
@@ -298,7 +397,7 @@ def train(
     options: Mapping[str, Any] | None = None,
     l2: float = 0.0,
     device: Any = None,
-    seed: int | None = None,
+    seed: Seed = None,
     ledger: Path_ | None = None,
     checkpoint: Path_ | None = None,
     checkpoint_every: int = 100,
@@ -306,8 +405,12 @@ def train(
     evaluate: Evaluate | None = None,
     evaluate_every: int = 100,
     distributed: bool = False,
-) -> Training:
-    """Prepare the private training of a module; iterate over the result to train.
+    progress: bool = False,
+) -> Trainer:
+    """Train a module under differential privacy, and return the finished run.
+
+    The module is trained in place.  Everything that can be refused is refused before
+    the first charge.  For step-by-step use iterate over a :class:`armijo.Trainer`.
 
     Parameters
     ----------
@@ -320,81 +423,120 @@ def train(
     dataset : pair of tensors, or map-style dataset
         Inputs and targets, or ``dataset[i] -> (input, target)``.  Examples that cannot
         be used add nothing; :func:`armijo.blank_rows` names them to their owner.
-    budget : Budget
-        The promise.
+    budget : Budget or None
+        The (epsilon, delta) of the guarantee.
+    epsilon, delta : float or None
+        The same as two numbers, instead of ``budget``.
     method : str
-        One of :data:`armijo.networks.methods.NETWORK_METHODS`; "auto" has nothing to
-        set.
-    rate, steps : float, int
-        Sampling probability and number of batches; by default batches of 256 examples
-        or 1/100 of them, whichever is more, and ten expected passes.
+        One of :data:`armijo.networks.methods.NETWORK_METHODS`.  The default, "auto",
+        has nothing to set.
+    rate : float or None
+        Sampling probability: each example enters a batch independently with it.  By
+        default batches have 256 expected examples or 1/100 of all, whichever is more.
+    steps : int or None
+        Number of batches; by default ten expected passes over the examples.
     n_rows : int or None
-        The public number of examples, a divisor only.
+        The public number of examples, from which the divisor of averages is computed.
+        None takes the number found, which is public under the zero-out relation.
     relation : {"zero-out", "add-remove"}
-        A blank in the place of one example, or one example less; the second needs
-        ``isolate`` and ``n_rows``.
+        What a neighboring dataset is: a blank in the place of one example, or one
+        example more or less.  The second needs ``isolate=True`` and ``n_rows``.
     isolate : bool
-        Whether examples go through the model one at a time, assuming no kernels.
+        Whether examples go through the model one at a time: slower, and the guarantee
+        then assumes nothing about torch's kernels.
     example : pair or None
-        For a map-style dataset: public shapes and types; values do not matter.
+        With a map-style dataset: an input and a target of the public shapes and types
+        of its examples; values do not matter.
     options : mapping or None
-        Parameters of the method.
+        Parameters of the method by name.
     l2 : float
+        Penalty ``l2/2 ||w||^2`` on the trainable parameters, outside the clipping.
     device : str, torch.device or None
         Where to compute; None is where the model is.
-    seed : int or None
-        A seeded run repeats and carries no guarantee.
-    ledger, checkpoint : path or None
-        Files for the charges and for resuming; a checkpoint alone gets its ledger
-        beside it, where the secret key of the run lies, too, until the run has ended.
-    checkpoint_every, resume : int, bool
-        Steps between checkpoints, and whether to go on from the last one.
-    evaluate, evaluate_every
-        A hook on *held-out, public* data, called with the model, in eval mode, every
-        so many steps.
+    seed : None, int, numpy.random.Generator or numpy.random.RandomState
+        None draws batches and noise from the operating system.  A seeded run repeats,
+        is for tests and carries no guarantee.  ``random_state`` of the estimators means
+        the same.
+    ledger : path or None
+        File to which each charge is written before noise is drawn; None keeps charges
+        in memory.
+    checkpoint : path or None
+        File from which the run can be resumed.  A checkpoint without ``ledger`` gets
+        its ledger beside it; the secret key of the run lies there, too, until the run
+        has ended.
+    checkpoint_every : int
+        Number of steps between checkpoints.
+    resume : bool
+        Whether to go on from the checkpoint and its ledger.
+    evaluate : callable or None
+        Called with the model in eval mode; its values are kept in ``evaluations``.  It
+        must use *held-out, public* data, since what it returns has no noise.
+    evaluate_every : int
+        Number of steps between evaluations.
     distributed : bool
         Whether this is one process of ``torchrun``: ``dataset`` is then this process's
         shard, no row of which another one holds, and ``n_rows`` the public number of
         all.  The other arguments are the same everywhere.
+    progress : bool
+        Whether to show a progress bar on standard error.
 
     Returns
     -------
-    Training
+    Trainer
+        The finished run: ``records`` of all steps, ``privacy`` with the guarantee,
+        ``evaluations`` of the hook.
+
+    Raises
+    ------
+    ValueError
+        If an argument, the module or the loss cannot be used.  Nothing was spent.
+    BudgetExceeded
+        If the ledger leaves nothing for a step.  Nothing more was spent.
+    Diverged
+        If the parameters grew beyond all bounds.  What was charged stays spent.
+
+    Examples
+    --------
+    >>> import armijo, torch
+    >>> X = torch.rand(1000, 2)
+    >>> y = (X[:, 0] > X[:, 1]).long()
+    >>> model = torch.nn.Linear(2, 2)
+    >>> run = armijo.train(
+    ...     model,
+    ...     torch.nn.CrossEntropyLoss(reduction="none"),  # one loss for each example
+    ...     (X, y),
+    ...     armijo.Budget(epsilon=3.0, delta=1e-5),
+    ...     steps=40,
+    ... )
+    >>> len(run.records), run.privacy.epsilon, run.privacy.relation.value
+    (40, 3.0, 'zero-out')
+    >>> bool((model(X).argmax(1) == y).float().mean() > 0.8)
+    True
     """
-    _validate.at_least(1, evaluate_every=evaluate_every)
-    team: Team = ProcessTeam() if distributed else Alone()
-    if device is not None:
-        model.to(device)
-    promised = relation_of(relation, isolate=isolate, n_rows=n_rows)
-    objective = ModuleObjective(model, loss, l2=l2, isolate=isolate)
-    place = device or objective.device
-    source = team.attempt(lambda: source_of(dataset, place, example))
-    team.attempt(lambda: check_source(objective, source, distributed))
-    known = public_rows(n_rows, len(source), distributed)
-    refuse_shards(team, source, dataset)
-    rate = default_rate(known) if rate is None else rate
-    _validate.rate(rate=rate)
-    settings = TrainSettings(
+    trainer = Trainer(
+        model,
+        loss,
+        dataset,
+        budget,
+        epsilon=epsilon,
+        delta=delta,
         method=method,
         rate=rate,
-        steps=default_steps(rate) if steps is None else steps,
-        n_rows=known,
-        relation=promised,
-        computed=team.attempt(lambda: computed_by(objective, source)),
-        options=dict(options or {}),
+        steps=steps,
+        n_rows=n_rows,
+        relation=relation,
+        isolate=isolate,
+        example=example,
+        options=options,
         l2=l2,
+        device=device,
         seed=seed,
         ledger=ledger,
         checkpoint=checkpoint,
         checkpoint_every=checkpoint_every,
-    )
-    return Training(
-        objective,
-        source,
-        budget,
-        settings,
-        team=team,
+        resume=resume,
         evaluate=evaluate,
         evaluate_every=evaluate_every,
-        resume=resume,
+        distributed=distributed,
     )
+    return trainer.run(progress=progress)

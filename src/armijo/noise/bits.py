@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 from armijo import _validate
 
+Seed = int | np.random.Generator | np.random.RandomState | None
+"""What a run may be seeded by; None is the operating system's generator."""
+
 PURPOSES = ("sampling", "gradient", "search", "initial", "perturbation")
 
 
@@ -224,6 +227,31 @@ class Randomness:
             )
         for name, bits in self._seeded.items():
             bits.load_state_dict(streams[name])
+
+
+def as_seed(value: object, *, name: str = "seed") -> int | None:
+    """Return the seed of a run, or None for the operating system's generator.
+
+    ``random_state`` of the estimators and ``seed`` of the functions mean the same: an
+    integer is the seed itself, and NumPy's generators draw one.  Whoever knows a seed
+    can subtract the noise, so a seeded run has no guarantee.
+
+    >>> as_seed(7), as_seed(None)
+    (7, None)
+    """
+    if value is None:
+        return None
+    if isinstance(value, np.random.RandomState):
+        return int(value.randint(2**31 - 1))
+    if isinstance(value, np.random.Generator):
+        return int(value.integers(2**31 - 1))
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or int(value) < 0:  # type: ignore[call-overload]
+        raise ValueError(
+            f"Expected {name} to be None, an integer >= 0 or a NumPy generator, got "
+            f"{value!r}; leave it out for a run with a guarantee. Nothing was spent."
+        )
+    return int(value)  # type: ignore[call-overload]
 
 
 def _checked_seed(seed: int | None, insecure_deterministic: bool) -> int | None:

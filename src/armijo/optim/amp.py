@@ -13,9 +13,9 @@ from armijo import _validate
 from armijo.optim.bounded_rows import BoundedRowsSettings, loss_smoothness
 from armijo.optim.perturbed_objective import PerturbedObjective, solver_tolerance
 from armijo.optim.problem import Problem
-from armijo.privacy.approximate_minima import OUTPUT_SHARE
 from armijo.privacy.budget import Neighboring
-from armijo.privacy.objective_classics import ApproximateMinima
+from armijo.privacy.objective_perturbation import ApproximateMinima
+from armijo.privacy.output_perturbation import OUTPUT_SHARE
 from armijo.privacy.planned import reachable
 
 _FINEST = 1e-14  # gradient norm of a mean that floats can still reach

@@ -24,7 +24,7 @@ from armijo.optim.auto_rules import (
 )
 from armijo.optim.auto_steps import Auto
 from armijo.optim.problem import MethodSettings, Problem
-from armijo.privacy.plan_noise import noise_for_plan
+from armijo.privacy.calibration import noise_for_plan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,8 @@ from armijo.optim.loop import Schedule, StepRecord
 from armijo.optim.parabola import parabola_minimum
 from armijo.optim.problem import MethodSettings, Problem
 from armijo.optim.sgd import SGD, Adam, GradientState
+from armijo.privacy.calibration import noise_for_plan
 from armijo.privacy.mechanisms import Gaussian
-from armijo.privacy.plan_noise import noise_for_plan
 
 
 @dataclass(frozen=True, kw_only=True)

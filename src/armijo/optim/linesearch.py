@@ -10,7 +10,7 @@ from armijo.optim.blgd import BLGD
 from armijo.optim.blsgd import BLSGD
 from armijo.optim.problem import MethodSettings, Problem
 from armijo.privacy.budget import Budget
-from armijo.privacy.calibrate import line_search_budget
+from armijo.privacy.calibration import line_search_budget
 from armijo.search.armijo import ArmijoSearch
 
 LINE_SEARCHES = ("blsgd", "blsgd-ac", "blgd")

@@ -20,14 +20,18 @@ from typing import Any, ClassVar
 from armijo.optim.bounded_rows import BoundedRowsSettings, loss_smoothness
 from armijo.optim.perturbed_objective import PerturbedObjective, solver_tolerance
 from armijo.optim.problem import Problem
-from armijo.privacy.approximate_minima import WithOutputNoise, with_output_share
 from armijo.privacy.budget import Neighboring
 from armijo.privacy.mechanisms import Gaussian, PureDP
-from armijo.privacy.objective_classics import ChaudhuriObjective, KiferObjective
 from armijo.privacy.objective_perturbation import (
+    ChaudhuriObjective,
+    KiferObjective,
     ObjectivePerturbation,
     calibrate_objective,
+)
+from armijo.privacy.output_perturbation import (
+    WithOutputNoise,
     output_noise,
+    with_output_share,
 )
 
 _LEAST = 1e-12  # stands for no penalty at all where a formula divides by it

@@ -31,7 +31,7 @@ from armijo.optim.empirical_risk import EmpiricalRisk
 from armijo.optim.one_shot import OneShot
 from armijo.optim.problem import Problem
 from armijo.privacy.budget import Budget, FloatArray, Neighboring
-from armijo.privacy.calibrate import noise_multiplier_for
+from armijo.privacy.calibration import noise_multiplier_for
 from armijo.privacy.mechanisms import Gaussian
 from armijo.privacy.output_perturbation import gd_sensitivity, zhang_sensitivity
 

@@ -22,10 +22,6 @@ def stop_chance(mechanism: RepeatAndSelect) -> float:
     >>> round(stop_chance(RepeatAndSelect(Gaussian(noise_scale=9.0), mean=4.0)), 12)
     0.25
     """
-    if mechanism.shape != 1:
-        raise ValueError(
-            f"Expected shape 1, got {mechanism.shape!r}; coins make a geometric law."
-        )
     chance = max(mechanism.stop_probability, 1 / mechanism.mean)
     return float(np.nextafter(chance, 1.0))
 

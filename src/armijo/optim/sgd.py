@@ -23,7 +23,7 @@ from armijo.optim.descent import measure
 from armijo.optim.loop import Schedule, StepRecord
 from armijo.optim.problem import MethodSettings, Problem
 from armijo.privacy.budget import Budget
-from armijo.privacy.calibrate import affordable_steps, noise_multiplier_for
+from armijo.privacy.calibration import affordable_steps, noise_multiplier_for
 from armijo.privacy.mechanisms import Gaussian
 
 

@@ -33,8 +33,8 @@ from armijo.optim.problem import MethodSettings, Problem
 from armijo.optim.repeat import best_run
 from armijo.optim.sgd import SGD
 from armijo.privacy.budget import Budget
+from armijo.privacy.calibration import noise_for_plan
 from armijo.privacy.mechanisms import Composed, Gaussian, Repeated
-from armijo.privacy.plan_noise import noise_for_plan
 from armijo.privacy.planned import PlannedAccountant
 from armijo.privacy.selection import RepeatAndSelect
 from armijo.privacy.subsampling import Subsampled
@@ -84,7 +84,7 @@ class TunedSGD:
         """What the whole search is charged as."""
         batch = Subsampled(Gaussian(noise_scale=self.noise_multiplier), self.rate)
         run = Composed((Repeated(batch, self.steps), self.score))
-        return RepeatAndSelect(run, mean=self.repetitions, shape=1.0)
+        return RepeatAndSelect(run, mean=self.repetitions)
 
     def init(self, w: Tensor) -> TunedState:
         """Return the first state."""

@@ -2,11 +2,12 @@
 """Accesses without protection, so that an upper bound goes through the same gate."""
 
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 
-from armijo.privacy.accountant import Accountant, LedgerFactory
-from armijo.privacy.budget import Budget, Computed, FloatArray, Neighboring
+from armijo.privacy.accountant import Accountant, RunTerms
+from armijo.privacy.budget import Budget, FloatArray
 from armijo.privacy.mechanisms import Mechanism
 
 NOT_PRIVATE = "the method reads the rows without any noise: not private"
@@ -14,7 +15,7 @@ NOT_PRIVATE = "the method reads the rows without any noise: not private"
 
 
 @dataclass(frozen=True)
-class NonPrivate:
+class NonPrivate(Mechanism):
     """An answer without noise: its curve is infinite, every other accountant refuses.
 
     >>> float(NonPrivate().rdp(np.array([2.0]))[0])
@@ -27,38 +28,25 @@ class NonPrivate:
 
 
 class NonPrivateAccountant(Accountant):
-    """Accountant of a run that promises nothing; its label says so.
+    """Accountant of a run that guarantees nothing; its label says so.
 
-    It allows ``accesses`` accesses, each of which costs one.
+    It allows ``accesses`` accesses, each of which costs one; the terms of the run are
+    those of :class:`armijo.privacy.accountant.Accountant`.
     """
 
     def __init__(
-        self,
-        budget: Budget,
-        *,
-        accesses: int = 1,
-        relation: Neighboring = Neighboring.ADD_REMOVE,
-        insecure_deterministic: bool = False,
-        leaky_diagnostics: bool = False,
-        computed: Computed | None = None,
-        ledger: LedgerFactory | None = None,
+        self, budget: Budget, *, accesses: int = 1, **terms: Unpack[RunTerms]
     ) -> None:
         super().__init__(
             budget,
-            relation=relation,
             limits=np.array([float(accesses)]),
             name="none",
             broken_premises=(NOT_PRIVATE,),
-            insecure_deterministic=insecure_deterministic,
-            leaky_diagnostics=leaky_diagnostics,
-            computed=computed,
-            ledger=ledger,
+            **terms,
         )
 
     def _cost(self, mechanism: Mechanism) -> FloatArray:
-        """Count an access."""
         return np.ones(1)
 
     def _fits(self, total: FloatArray) -> bool:
-        """Hold the number of accesses within the plan."""
         return bool(total[0] <= self.limits[0])

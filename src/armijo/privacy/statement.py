@@ -71,6 +71,16 @@ class PrivacyStatement:
         return self.guarantee.budget
 
     @property
+    def epsilon(self) -> float:
+        """Epsilon of the guarantee: the preset one, whatever was used of it."""
+        return self.budget.epsilon
+
+    @property
+    def delta(self) -> float:
+        """Delta of the guarantee."""
+        return self.budget.delta
+
+    @property
     def relation(self) -> Neighboring:
         """The neighboring relation."""
         return self.guarantee.relation
@@ -89,6 +99,15 @@ class PrivacyStatement:
             "n_charges": len(self.ledger),
             **({} if self.ledger_end is None else asdict(self.ledger_end)),
         }
+
+    def __repr__(self) -> str:
+        """Name the guarantee, and count the charges instead of listing them."""
+        broken = "" if self.guarantee.holds else ", NO GUARANTEE"
+        return (
+            f"PrivacyStatement(epsilon={self.epsilon:g}, delta={self.delta:g}, "
+            f"relation={self.relation.value!r}, accountant={self.accountant!r}, "
+            f"epsilon_spent={self.epsilon_spent:g}, charges={len(self.ledger)}{broken})"
+        )
 
     def __str__(self) -> str:
         """Say it in one sentence."""
