@@ -28,6 +28,7 @@ from torch.nn.grad import conv2d_weight
 from armijo import networks
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.sources import TensorRows
+from armijo.methods.base import StepRecord, minimize
 from armijo.networks.methods import network_method
 from armijo.objectives.ghost import (
     Batch,
@@ -42,7 +43,6 @@ from armijo.objectives.ghost.grads import OuterProduct, PerExampleGrad
 from armijo.objectives.ghost.params import views
 from armijo.objectives.ghost.strategy import strategy_for
 from armijo.objectives.module import ModuleObjective
-from armijo.optim.loop import StepRecord, minimize
 from armijo.privacy.budget import Budget
 from armijo.privacy.filter import PrivacyFilter
 from armijo.privacy.mechanisms import Gaussian

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 
 from armijo.data.private import PrivateDataset
+from armijo.methods import BLSGD
+from armijo.methods.armijo_search import ArmijoSearch
 from armijo.objectives import LinearObjective
-from armijo.optim import BLSGD
 from armijo.privacy.budget import Budget
 from armijo.privacy.filter import PrivacyFilter
-from armijo.search.armijo import ArmijoSearch
 from benchmarks import Row, at_most, times_faster, under
 from benchmarks._timing import clock, in_turns
 

@@ -1,7 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Properties are judged by what they say, not by how long a busy machine takes."""
 
+import numpy as np
+import pytest
 from hypothesis import settings
 
 settings.register_profile("without-clock", deadline=None)
 settings.load_profile("without-clock")
+
+
+@pytest.fixture
+def plain_products(monkeypatch):
+    """Take weights with all their bits, as the path that a test writes out does.
+
+    Iterates have more bits than scores are computed with; products themselves are
+    tested in ``tests/data/test_lattice.py``.
+    """
+    monkeypatch.setattr(
+        "armijo.objectives.linear.exact_product", lambda X, w: np.asarray(X @ w)
+    )

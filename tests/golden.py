@@ -26,8 +26,8 @@ import torch
 from armijo.estimators.solve import solve
 from armijo.networks.methods import NETWORK_METHODS
 from armijo.privacy.ledger import read_ledger
+from tests.methods.test_contract import BUDGET, NAMES, ROWS, options_of, rows_of
 from tests.networks.network_doubles import flat, network, prepared
-from tests.optim.test_contract import BUDGET, NAMES, ROWS, options_of, rows_of
 
 PATH = Path(__file__).with_name("golden.json")
 LOSSES = ("logistic", "hinge", "huber", "softmax")

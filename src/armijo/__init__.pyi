@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 from . import audit as audit
+from . import baselines as baselines
 from . import errors as errors
 from . import estimators as estimators
+from . import methods as methods
 from . import networks as networks
-from . import optim as optim
 from . import privacy as privacy
 from .errors import ArmijoError as ArmijoError
 from .errors import BudgetExceeded as BudgetExceeded
@@ -12,10 +13,10 @@ from .estimators.linear import PrivateLinearSVC as PrivateLinearSVC
 from .estimators.linear import PrivateLogisticRegression as PrivateLogisticRegression
 from .estimators.solve import Solution as Solution
 from .estimators.solve import solve as solve
+from .methods.base import StepRecord as StepRecord
 from .networks.inputs import blank_rows as blank_rows
 from .networks.train import Trainer as Trainer
 from .networks.train import train as train
-from .optim.loop import StepRecord as StepRecord
 from .privacy.budget import Budget as Budget
 from .privacy.budget import Guarantee as Guarantee
 from .privacy.budget import Neighboring as Neighboring

@@ -24,8 +24,8 @@ from armijo.privacy.mechanisms import Composed, Gaussian
 from armijo.privacy.planned import PlannedAccountant
 from armijo.privacy.subsampling import Subsampled
 from tests.audit import broken
+from tests.baselines.one_shot_doubles import noise_p_value
 from tests.data.gate_doubles import features
-from tests.optim.one_shot_doubles import noise_p_value
 
 CONFIDENCE = 0.95
 

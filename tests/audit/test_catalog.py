@@ -7,8 +7,8 @@ import pytest
 from armijo.audit.catalog import AUDITS, GAMES, GAUSSIAN, PURE, RUNS, one_run, run_game
 from armijo.audit.games import play_game, randomness_of
 from armijo.audit.runs import RunGame
-from armijo.optim.methods import METHODS, method_settings
 from armijo.privacy.budget import Budget, Neighboring
+from armijo.registry import METHODS, method_settings
 
 BUDGET = Budget(epsilon=2.0, delta=0.05)
 QUICK = (

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from armijo.cli.tables import _finish_step_on_interrupt
-from armijo.optim import BLSGD
+from armijo.methods import BLSGD
 from armijo.privacy.accountant import SEEDED
 from armijo.privacy.ledger import Ledger, read_ledger
 from armijo.privacy.ledger_header import OWN_KEYS

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from armijo import solve
 from armijo.errors import LedgerError
+from armijo.estimators.solve import solve
 from armijo.jobs.fit import fit_table
 from armijo.jobs.verify import verify_run
 from armijo.privacy.budget import Budget

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from armijo.noise import Randomness, keyed
-from armijo.optim import checkpoint
-from armijo.optim.keyed_run import KeyedRun
 from armijo.privacy import ledger
 from armijo.privacy.ledger import Charge, Ledger, MemoryLedger
 from armijo.privacy.run_key import RunKey
+from armijo.training import checkpoint
+from armijo.training.keyed_run import KeyedRun
 from tests.crash import subjects
 
 

@@ -24,8 +24,8 @@ import numpy as np
 from armijo.data import batch, fixed_point
 from armijo.data.private import PrivateDataset
 from armijo.data.query import CertifiedSum
+from armijo.methods.base import StepRecord
 from armijo.noise import keyed
-from armijo.optim.loop import StepRecord
 from armijo.privacy.ledger import LedgerView
 from armijo.privacy.ledger_lines import is_torn
 

@@ -19,13 +19,13 @@ from armijo.errors import ArmijoError
 from armijo.estimators import run
 from armijo.estimators.run import RunSettings, train
 from armijo.jobs.verify import ledger_fault
+from armijo.methods.base import StepRecord
 from armijo.objectives import LinearObjective
-from armijo.optim import accounts
-from armijo.optim.loop import StepRecord
-from armijo.optim.methods import method_settings
 from armijo.privacy import run_key
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.ledger import read_ledger
+from armijo.registry import method_settings
+from armijo.training import accounts
 from tests.networks.network_doubles import flat, network, prepared
 
 ROWS, STEPS = 200, 2

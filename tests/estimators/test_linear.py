@@ -17,8 +17,8 @@ import armijo.estimators.base as base_module
 from armijo.errors import BudgetExceeded, PrivacyLeakWarning
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
 from armijo.estimators.labels import unknown_rows
-from armijo.optim import StepRecord
-from armijo.optim.linesearch import LINE_SEARCHES
+from armijo.methods import StepRecord
+from armijo.methods.line_search import LINE_SEARCHES
 from armijo.privacy.budget import Neighboring
 from armijo.privacy.ledger import read_ledger
 from armijo.privacy.paper import BROKEN_PREMISES

@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 
 from armijo.cli import main
 from armijo.errors import PaidAgainWarning, PrivacyLeakWarning
-from armijo.optim.methods import METHODS
 from armijo.privacy.ledger import Ledger, MemoryLedger, read_ledger
+from armijo.registry import METHODS
 from tests.fuzz.limits import ended_after
 from tests.fuzz.target import Target
 from tests.jobs.conftest import small_frame, write_small

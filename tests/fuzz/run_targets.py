@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 
 from armijo.errors import ArmijoError, LedgerError
 from armijo.jobs.show import describe_run
+from armijo.methods.base import StepRecord
 from armijo.networks.checkpoint import load_training, save_training
 from armijo.noise import Randomness
-from armijo.optim.checkpoint import Position, load_checkpoint, save_checkpoint
-from armijo.optim.loop import StepRecord
 from armijo.privacy.ledger import Ledger, read_ledger
 from armijo.privacy.ledger_lines import seal
 from armijo.privacy.run_key import RunKey
+from armijo.training.checkpoint import Position, load_checkpoint, save_checkpoint
 from tests.fuzz.mutations import ODD, mutated, odd_json
 from tests.fuzz.table_targets import MODEL
 from tests.fuzz.target import Target
-from tests.optim.test_checkpoint import some_state
 from tests.privacy.ledger_samples import HEADER, sample, torn_sample
+from tests.training.test_checkpoint import some_state
 
 RUN = {"epsilon": 1.0, "columns": ["a", "b"]}
 RECORD = StepRecord(update=1, batch=2, step_size=0.5, direction_norm=3.0, epsilon=0.2)

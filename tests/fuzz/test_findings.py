@@ -16,7 +16,6 @@ from armijo.errors import ArmijoError, TableError
 from armijo.jobs.report import plain_sentence
 from armijo.networks.checkpoint import load_training
 from armijo.noise import Randomness
-from armijo.optim.checkpoint import load_checkpoint
 from armijo.privacy.budget import Budget
 from armijo.privacy.calibration import best_share, noise_multiplier_for
 from armijo.privacy.conversion import best_order, order_grid
@@ -24,11 +23,12 @@ from armijo.privacy.mechanisms import Gaussian
 from armijo.privacy.run_key import RunKey
 from armijo.privacy.subsampling import Subsampled
 from armijo.tables import read_table
+from armijo.training.checkpoint import load_checkpoint
 from tests.cli.conftest import armijo, small, trained  # noqa: F401 (fixtures)
 from tests.fuzz.limits import bounded_memory
 from tests.fuzz.run_targets import RUN, RUN_TARGETS, report
 from tests.fuzz.table_targets import written
-from tests.optim.test_checkpoint import some_state
+from tests.training.test_checkpoint import some_state
 
 DEEP = b"[" * 100_000
 CONVEX = RUN_TARGETS["convex results"].seeds[0]
@@ -225,6 +225,6 @@ def test_an_interrupted_command_says_so(armijo, monkeypatch):  # noqa: F811
     def interrupted(*given, **named):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("armijo.optim.methods.describe_methods", interrupted)
+    monkeypatch.setattr("armijo.registry.describe_methods", interrupted)
     found = armijo("methods")
     assert found.code == 130 and "goes on with --resume" in found.err

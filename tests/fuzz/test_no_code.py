@@ -20,14 +20,14 @@ from armijo.errors import ArmijoError
 from armijo.jobs.fit import predict_table
 from armijo.jobs.show import describe_run
 from armijo.networks.checkpoint import load_training, save_training
-from armijo.optim.checkpoint import load_checkpoint
 from armijo.privacy.ledger import Ledger, read_ledger
 from armijo.privacy.run_key import RunKey
 from armijo.tables import load_model, load_schema, read_table
+from armijo.training.checkpoint import load_checkpoint
 from tests.fuzz.run_targets import RUN, position, report, results
 from tests.fuzz.table_targets import CSV, written
-from tests.optim.test_checkpoint import some_state
 from tests.privacy.ledger_samples import HEADER
+from tests.training.test_checkpoint import some_state
 
 ROOT = Path(__file__).resolve().parents[2]
 

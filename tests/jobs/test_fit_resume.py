@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from armijo.errors import ArmijoError, PaidAgainWarning, TableError
-from armijo.optim import BLSGD
+from armijo.methods import BLSGD
 from armijo.privacy.ledger import read_ledger
 from armijo.tables import Numeric
 from tests.jobs.conftest import (

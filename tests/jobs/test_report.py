@@ -26,7 +26,7 @@ from armijo.jobs.report import (
     report_document,
 )
 from armijo.jobs.show import describe_run
-from armijo.optim.loop import StepRecord
+from armijo.methods.base import StepRecord
 from armijo.privacy.accountant import SEEDED
 from armijo.privacy.paper import BROKEN_PREMISES
 from armijo.tables import Categorical, Label, load_model

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from armijo.methods import sgd
 from armijo.networks import train as training
-from armijo.optim import accounts, sgd
 from armijo.privacy import planned
+from armijo.training import accounts
 
 
 def remembered(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,18 +13,17 @@ from hypothesis import strategies as st
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.data.sources import TensorRows
-from armijo.networks.auto import FACTORS, NetworkAuto, SearchedState, _evidence
+from armijo.methods.auto_network import FACTORS, NetworkAuto, SearchedState, _evidence
+from armijo.methods.base import Direction, minimize
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
 from armijo.objectives.module import ModuleObjective, as_module
-from armijo.optim.loop import minimize
 from armijo.privacy.budget import Budget
 from armijo.privacy.mechanisms import Composed, Gaussian
 from armijo.privacy.planned import planned_epsilon
 from armijo.privacy.subsampling import Subsampled
-from armijo.search.armijo import Direction
+from tests.methods.test_limits import FreeAccountant
 from tests.networks.network_doubles import CROSS_ENTROPY, ROWS, examples, network
-from tests.optim.test_limits import FreeAccountant
 
 DTYPE = torch.float64
 

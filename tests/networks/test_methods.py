@@ -15,13 +15,14 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from armijo.data.private import PrivateDataset
 from armijo.data.sources import TensorRows
+from armijo.methods.base import StepRecord, minimize
+from armijo.methods.sgd import SGD
 from armijo.networks.methods import NETWORK_METHODS, NetworkBLSGD, network_method
 from armijo.noise import Randomness, poisson_coins
 from armijo.objectives.module import ModuleObjective
-from armijo.optim.loop import StepRecord, minimize
-from armijo.optim.sgd import SGD
 from armijo.privacy.budget import Budget
 from armijo.privacy.mechanisms import Gaussian
+from tests.methods.test_limits import FreeAccountant
 from tests.networks.network_doubles import (
     BUDGET,
     CROSS_ENTROPY,
@@ -32,7 +33,6 @@ from tests.networks.network_doubles import (
     network,
     prepared,
 )
-from tests.optim.test_limits import FreeAccountant
 
 PRIVATE = [name for name in NETWORK_METHODS if name != "nonprivate"]
 SEED, HUGE = 4, 1e6

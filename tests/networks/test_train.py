@@ -17,9 +17,9 @@ from torch import nn
 import armijo
 from armijo.data import private
 from armijo.errors import BudgetExceeded
+from armijo.methods.base import StepRecord
 from armijo.networks.methods import NETWORK_METHODS
 from armijo.networks.settings import default_rate, default_steps
-from armijo.optim.loop import StepRecord
 from armijo.privacy.budget import Neighboring
 from armijo.privacy.ledger import read_ledger
 from tests.networks.network_doubles import (

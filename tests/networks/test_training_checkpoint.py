@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from armijo.errors import ArmijoError, Diverged, PaidAgainWarning
+from armijo.methods.base import StepRecord
 from armijo.networks.methods import NETWORK_METHODS
-from armijo.optim import accounts
-from armijo.optim.loop import StepRecord
 from armijo.privacy.budget import Budget
 from armijo.privacy.ledger import read_ledger
+from armijo.training import accounts
 from tests.networks.checkpoint_doubles import LEFT, SEED, files, seeded, stopped
 from tests.networks.network_doubles import (
     BUDGET,

@@ -15,17 +15,18 @@ from armijo.data import fixed_point, sources
 from armijo.data.lattice import RoundedRows
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.query import BoundedQuery, Rows
+from armijo.methods.armijo_search import ArmijoSearch
+from armijo.methods.base import Direction
 from armijo.objectives import LinearObjective
 from armijo.objectives.losses import (
     FAR,
-    logistic_drops,
-    margin_loss,
+    Huber,
+    Logistic,
 )
+from armijo.objectives.losses import LOSSES as MARGIN_LOSSES
 from armijo.privacy.budget import Budget
 from armijo.privacy.filter import PrivacyFilter
 from armijo.privacy.mechanisms import Gaussian
-from armijo.search import ArmijoSearch
-from armijo.search.armijo import Direction
 from tests.data.lattice_doubles import few_bits, on_lattice
 
 LOSSES = ("logistic", "hinge", "huber", "softmax")
@@ -223,32 +224,32 @@ class TestLosses:
         ],
     )
     def test_values_by_hand(self, loss, margin, value, slope):
-        found = margin_loss(loss)
+        found = MARGIN_LOSSES[loss]
         at = torch.tensor([margin], dtype=torch.float64)
         assert float(found.value(at)) == pytest.approx(value, rel=1e-14)
-        assert float(found.derivative(at)) == pytest.approx(slope, rel=1e-14)
+        assert float(found.slope(at)) == pytest.approx(slope, rel=1e-14)
 
     @given(m=st.floats(-1500, 1500), change=st.floats(-700, 700))
     def test_logistic_drops_are_differences_of_losses(self, m, change):
         at = torch.tensor([m, m - change], dtype=torch.float64)
-        before, after = margin_loss("logistic").value(at).tolist()
-        drop = logistic_drops(at[:1], torch.full_like(at[:1], 2 * change))(0.5)
+        before, after = Logistic().value(at).tolist()
+        drop = Logistic().drops(at[:1], torch.full_like(at[:1], 2 * change))(0.5)
         assert float(drop[0]) == pytest.approx(before - after, rel=1e-13, abs=4e-13)
 
     @pytest.mark.parametrize("m", [-2000.0, -800.0, -3.0, 0.0, 150.0])
     @pytest.mark.parametrize("change", [-2000.0, -720.0, 720.0, 2000.0])
     def test_a_margin_that_moves_far_is_clipped_on_the_right_side(self, m, change):
         at = torch.tensor([m, m - change], dtype=torch.float64)
-        before, after = margin_loss("logistic").value(at).tolist()
-        drop = logistic_drops(at[:1], torch.full_like(at[:1], change))(1.0)
+        before, after = Logistic().value(at).tolist()
+        drop = Logistic().drops(at[:1], torch.full_like(at[:1], change))(1.0)
         expected = max(-FAR, min(FAR, before - after))
         assert max(-FAR, min(FAR, float(drop[0]))) == pytest.approx(expected, abs=1e-13)
 
     def test_huber_width(self):
-        narrow = margin_loss("huber", 0.1)
+        narrow = Huber(0.1)
         at = torch.tensor([0.85, 1.0, 1.05], dtype=torch.float64)
         assert narrow.value(at).tolist() == pytest.approx([0.15, 0.025, 0.00625])
-        assert narrow.derivative(at).tolist() == pytest.approx([-1.0, -0.5, -0.25])
+        assert narrow.slope(at).tolist() == pytest.approx([-1.0, -0.5, -0.25])
 
     def test_softmax_by_hand(self):
         objective = objective_of("softmax")
@@ -266,10 +267,10 @@ class TestLosses:
         width = 1e-5
         if loss == "hinge" and abs(margin - 1) <= 2 * width:
             return
-        found = margin_loss(loss)
+        found = MARGIN_LOSSES[loss]
         at = torch.tensor([margin - width, margin, margin + width], dtype=torch.float64)
         low, _, high = found.value(at).tolist()
-        slope = float(found.derivative(at)[1])
+        slope = float(found.slope(at)[1])
         assert (high - low) / (2 * width) == pytest.approx(slope, abs=1e-5)
 
     @given(scores=st.tuples(*[st.floats(-8, 8)] * 3), y=st.integers(0, 2))
@@ -400,7 +401,6 @@ class TestSettings:
             ("n_features", 0),
             ("n_classes", 1),
             ("l2", -1e-3),
-            ("huber_width", 0.0),
         ],
     )
     def test_bad_ones_are_refused(self, name, value):

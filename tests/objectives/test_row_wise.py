@@ -14,9 +14,10 @@ import torch
 from scipy import sparse
 
 import armijo.data.lattice as lattice
-import armijo.objectives.losses as losses_module
 from armijo.data import fixed_point
 from armijo.data.query import LatticeSum, Rows
+from armijo.methods import auto_queries
+from armijo.methods.auto_queries import FACTORS, Frame, ThreePoints
 from armijo.objectives import LinearObjective
 from armijo.objectives.elementwise import (
     _same_everywhere,
@@ -24,9 +25,7 @@ from armijo.objectives.elementwise import (
     sigmoid,
     softplus,
 )
-from armijo.optim import auto_moments
-from armijo.optim.auto_frame import Frame
-from armijo.optim.auto_search import FACTORS, ThreePoints
+from armijo.objectives.losses import Logistic
 
 D = 11
 SIZES = (1, 2, 3, 5, 8, 17, 100, 501, 2000)
@@ -61,10 +60,10 @@ def queries(objective):
         "right": objective.correct_sum(w),
         "auto gradient": frame.gradient_sum(w),
         "auto search": points.query(w, step),
-        "norms": auto_moments.norm_histogram(D, seen),
-        "mean": auto_moments.row_sum(3.0, seen),
-        "squares": auto_moments.square_sum(3.0, seen),
-        "moments": auto_moments.second_moments(frame.center, 2.0, seen),
+        "norms": auto_queries.norm_histogram(D, seen),
+        "mean": auto_queries.row_sum(3.0, seen),
+        "squares": auto_queries.square_sum(3.0, seen),
+        "moments": auto_queries.second_moments(frame.center, 2.0, seen),
     }
     if objective.loss != "softmax":
         many = torch.from_numpy(rng.normal(size=(5, objective.size)))
@@ -220,10 +219,10 @@ class TestPlantedBugs:
         assert self.differs("drop")
 
     def test_blanks_as_the_largest_loss(self, monkeypatch):
-        real = losses_module._logistic
+        real = Logistic.value
         monkeypatch.setattr(
-            "armijo.objectives.linear.LinearObjective.margin_losses",
-            lambda self, m: torch.nan_to_num(real(m), nan=9.0),
+            "armijo.objectives.losses.Logistic.value",
+            lambda self, m: torch.nan_to_num(real(self, m), nan=9.0),
         )
         X1, y1 = one_row("logistic")
         X1[0, 0] = math.nan

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from armijo.errors import PrivacyLeakWarning
+from armijo.methods.base import Schedule
 from armijo.networks import models
 from armijo.networks.progress import evaluating
 from armijo.networks.train import Trainer
 from armijo.objectives.ghost.params import flat_parameters
-from armijo.optim.loop import Schedule
 from armijo.privacy.budget import Budget
 from armijo.privacy.mechanisms import Mechanism
 from armijo.privacy.paper import ORDERS, printed_epsilon

@@ -6,7 +6,7 @@ from dataclasses import astuple
 import pytest
 
 from armijo.errors import ArmijoError
-from armijo.optim import METHODS
+from armijo.registry import METHODS
 from armijo_reproduction import datasets, experiment, experiment_names, spec
 from armijo_reproduction.spec import RunKey, _built
 

@@ -21,10 +21,10 @@ from armijo.audit.one_run import DELTA, TRAINERS, OneRun
 from armijo.audit.runs import RunGame, Table
 from armijo.audit.searches import SearchGame
 from armijo.audit.support import SupportGame
+from armijo.methods.base import MethodSettings
 from armijo.objectives.linear import LinearObjective
-from armijo.optim.methods import METHODS, SETTINGS, method_settings, parameters_of
-from armijo.optim.problem import MethodSettings
 from armijo.privacy.budget import Budget, Neighboring
+from armijo.registry import METHODS, SETTINGS, method_settings, parameters_of
 
 FAR = 10.0
 """The feature of the row that stays: its gradient is longer than every clip."""

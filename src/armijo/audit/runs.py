@@ -19,13 +19,12 @@ import torch
 
 from armijo.audit.games import Claim
 from armijo.data.private import PrivateDataset
+from armijo.methods.base import Method, MethodSettings, Problem, StepRecord, minimize
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
-from armijo.optim.accounts import accountant_for
-from armijo.optim.loop import Method, StepRecord, minimize
-from armijo.optim.problem import MethodSettings, Problem
 from armijo.privacy.accountant import Accountant
 from armijo.privacy.budget import Budget, FloatArray, Neighboring
+from armijo.training.accounts import accountant_for
 
 MOST_BATCHES = 16
 """Ends a run that its accountant never ends."""

@@ -16,13 +16,14 @@ import torch
 
 from armijo.audit.games import Claim
 from armijo.data.private import BatchPlan, PrivateDataset
+from armijo.methods.armijo_search import ArmijoSearch
+from armijo.methods.base import Direction
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.budget import Budget, FloatArray
 from armijo.privacy.calibration import order_for, renyi_noise_for_plan
 from armijo.privacy.filter import PrivacyFilter
-from armijo.search.armijo import ArmijoSearch, Direction
 
 _TRIES = 3
 _FEATURE = 10.0

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:  # the loop brings torch, which accounting commands do without
-    from armijo.optim.loop import StepRecord
+    from armijo.methods.base import StepRecord
 
 
 class FitProgress:

@@ -182,7 +182,7 @@ def _method_parameters(
     method: str, asked: dict[str, Any], options: list[str]
 ) -> dict[str, Any]:
     """Return what was asked of the method; line searches have defaults of their own."""
-    from armijo.optim.linesearch import LINE_SEARCHES
+    from armijo.methods.line_search import LINE_SEARCHES
 
     given = {name: value for name, value in asked.items() if value is not None}
     if method in LINE_SEARCHES:
@@ -206,7 +206,7 @@ def _parsed(text: str) -> tuple[str, Any]:
 
 def methods(*, json: AsJson = False) -> None:
     """List the methods and the parameters that each takes."""
-    from armijo.optim.methods import describe_methods
+    from armijo.registry import describe_methods
 
     found = describe_methods()
     if json:

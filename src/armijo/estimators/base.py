@@ -22,12 +22,13 @@ from armijo.estimators.leaky import LeakyDiagnostics
 from armijo.estimators.parameters import MethodParameters
 from armijo.estimators.plotting import plot_history
 from armijo.estimators.run import RunResult, RunSettings, check, train
+from armijo.methods.base import StepRecord
 from armijo.noise import as_seed
-from armijo.objectives.linear import LinearObjective
-from armijo.optim.loop import StepRecord
-from armijo.optim.methods import method_settings
+from armijo.objectives.linear import SOFTMAX, LinearObjective
+from armijo.objectives.losses import Loss
 from armijo.privacy.budget import Neighboring
 from armijo.privacy.statement import PrivacyStatement
+from armijo.registry import method_settings
 
 
 class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
@@ -52,6 +53,7 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
     """
 
     _losses: ClassVar[tuple[str, ...]] = ()
+    _any_loss: ClassVar[bool] = False
     _multi_class: ClassVar[bool] = False
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -199,17 +201,16 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
     def _objective(self, n_classes: int, *, smooth: bool) -> LinearObjective:
         """Return the objective of the chosen loss."""
         loss = self._losses[0] if self.loss is None else self.loss
-        _validate.choice(self._losses, loss=loss)
-        if smooth and loss == "hinge":
-            loss = "huber"  # the proof of the method needs a smooth loss
-        return LinearObjective(
-            loss="softmax" if n_classes > 2 else loss,  # type: ignore[arg-type]
+        if not (self._any_loss and isinstance(loss, Loss)):
+            _validate.choice(self._losses, loss=loss)
+        objective = LinearObjective(
+            loss=SOFTMAX if n_classes > 2 else loss,
             n_features=self.n_features_in_,
             n_classes=n_classes,
             fit_intercept=self.fit_intercept,
             l2=self.l2,
-            huber_width=self.huber_width,
         )
+        return objective.smoothed() if smooth else objective
 
     def _settings(self, classes: NDArray[Any], found_rows: int) -> RunSettings:
         """Gather the public settings of the run."""

@@ -49,9 +49,10 @@ class PrivateLogisticRegression(PrivateLinearClassifier):
 class PrivateLinearSVC(PrivateLinearClassifier):
     """Linear support vector machine under differential privacy, for two classes.
 
-    ``loss`` is "hinge" or "huber", the hinge rounded over ``huber_width`` on both sides
-    of its kink.  Other parameters and attributes are those of
-    :class:`armijo.estimators.base.PrivateLinearClassifier`.
+    ``loss`` is "hinge", "huber", the hinge rounded at its kink, or any
+    :class:`armijo.objectives.losses.Loss`.  Other parameters and attributes are those
+    of :class:`armijo.estimators.base.PrivateLinearClassifier`.
     """
 
     _losses: ClassVar[tuple[str, ...]] = ("hinge", "huber")
+    _any_loss: ClassVar[bool] = True

@@ -9,11 +9,12 @@ from typing import Any
 from sklearn.base import BaseEstimator
 
 from armijo.estimators.run import Callback
+from armijo.objectives.losses import Loss
 from armijo.privacy.budget import Budget, as_budget
 
 COMMON = frozenset(
     """
-    epsilon delta budget method loss options l2 huber_width fit_intercept classes n_rows
+    epsilon delta budget method loss options l2 fit_intercept classes n_rows
     max_batches accounting ledger random_state warm_start callback
     leaky_diagnostics
     """.split()
@@ -38,9 +39,10 @@ class MethodParameters(BaseEstimator):
     budget : Budget or None
         The same as one object.  With it, ``epsilon`` and ``delta`` keep their defaults.
     method : str
-        One of :data:`armijo.optim.METHODS`: the algorithm.  "auto" has nothing to set.
-    loss : str or None
-        None is the class's own loss; :class:`PrivateLinearSVC` also takes "huber".
+        The algorithm, of :data:`armijo.registry.METHODS`.  "auto" has nothing to set.
+    loss : str, Loss or None
+        None is the class's own loss; :class:`PrivateLinearSVC` also takes "huber" and
+        objects of :class:`armijo.objectives.losses.Loss`.
     options : mapping or None
         Further parameters of the method by name, listed in docs/methods.md.
     rate : float
@@ -82,8 +84,8 @@ class MethodParameters(BaseEstimator):
     tail_mean : bool
         Whether the model is a mean of late iterates instead of the last one ("auto" and
         the line searches).
-    l2, huber_width : float
-        Penalty mu and half-width of the Huberized hinge.
+    l2 : float
+        Penalty mu.
     fit_intercept : bool
         Whether to fit an intercept (penalized like the weights).
     classes : sequence or None
@@ -120,7 +122,7 @@ class MethodParameters(BaseEstimator):
         delta: float = 1e-5,
         budget: Budget | None = None,
         method: str = "auto",
-        loss: str | None = None,
+        loss: str | Loss | None = None,
         rate: float | None = None,
         expected_steps: int | None = None,
         steps: int | None = None,
@@ -152,7 +154,6 @@ class MethodParameters(BaseEstimator):
         average: str | None = None,
         tail_mean: bool | None = None,
         l2: float = 1e-3,
-        huber_width: float = 0.5,
         fit_intercept: bool = True,
         classes: Sequence[Any] | None = None,
         n_rows: int | None = None,
@@ -200,7 +201,6 @@ class MethodParameters(BaseEstimator):
         self.average = average
         self.tail_mean = tail_mean
         self.l2 = l2
-        self.huber_width = huber_width
         self.fit_intercept = fit_intercept
         self.classes = classes
         self.n_rows = n_rows

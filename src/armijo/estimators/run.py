@@ -18,19 +18,25 @@ from armijo.data.private import PrivateDataset
 from armijo.data.query import Matrix
 from armijo.data.sources import ArrayRows
 from armijo.errors import BudgetExceeded, Diverged, LedgerError
+from armijo.methods.base import (
+    Method,
+    MethodSettings,
+    Problem,
+    State,
+    StepRecord,
+    minimize,
+)
+from armijo.methods.line_search import LineSearchSettings
 from armijo.noise import Randomness
 from armijo.objectives.elementwise import elementwise_self_test
 from armijo.objectives.linear import LinearObjective
-from armijo.optim.accounts import Accounting, accountant_for
-from armijo.optim.checkpoint import Position, load_checkpoint, save_checkpoint
-from armijo.optim.divergence import refuse_diverged
-from armijo.optim.keyed_run import KeyedRun, ledger_path, released
-from armijo.optim.linesearch import LineSearchSettings
-from armijo.optim.loop import Method, State, StepRecord, minimize
-from armijo.optim.problem import MethodSettings, Problem
 from armijo.privacy.accountant import Accountant, LedgerFactory
 from armijo.privacy.budget import Budget, Computed, Neighboring
 from armijo.privacy.ledger import MemoryLedger
+from armijo.training.accounts import Accounting, accountant_for
+from armijo.training.checkpoint import Position, load_checkpoint, save_checkpoint
+from armijo.training.divergence import refuse_diverged
+from armijo.training.keyed_run import KeyedRun, ledger_path, released
 
 Callback = Callable[[StepRecord], object]
 Watch = Callable[[int, torch.Tensor], object]

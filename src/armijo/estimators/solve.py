@@ -13,13 +13,14 @@ from armijo import _validate
 from armijo.data.query import Matrix
 from armijo.estimators.labels import for_loss, positions
 from armijo.estimators.run import RunSettings, train
+from armijo.methods.base import StepRecord
 from armijo.noise import Seed, as_seed
-from armijo.objectives.linear import LinearObjective, LossName
-from armijo.optim.accounts import Accounting
-from armijo.optim.loop import StepRecord
-from armijo.optim.methods import method_settings
+from armijo.objectives.linear import SOFTMAX, LinearObjective
+from armijo.objectives.losses import Loss
 from armijo.privacy.budget import Budget, Guarantee, Neighboring, as_budget
 from armijo.privacy.statement import PrivacyStatement
+from armijo.registry import method_settings
+from armijo.training.accounts import Accounting
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,11 @@ def solve(
     budget: Budget | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
-    loss: LossName = "logistic",
+    loss: str | Loss = "logistic",
     options: Mapping[str, Any] | None = None,
     n_rows: int | None = None,
     n_classes: int = 2,
     l2: float = 1e-3,
-    huber_width: float = 0.5,
     fit_intercept: bool = True,
     max_batches: int | None = None,
     accounting: Accounting = "sound",
@@ -93,19 +93,20 @@ def solve(
         Rows, and labels -1 and +1 (class indices for softmax).  A row with another
         label is blank: it adds nothing to any sum, and nothing tells of it.
     method : str
-        One of :data:`armijo.optim.METHODS`.
+        One of :data:`armijo.registry.METHODS`.
     budget : Budget or None
         The (epsilon, delta) of the guarantee.
     epsilon, delta : float or None
         The same as two numbers, instead of ``budget``.
-    loss : {"logistic", "hinge", "huber", "softmax"}
-        A method that needs a smooth loss gets "huber" for "hinge".
+    loss : {"logistic", "hinge", "huber", "softmax"} or Loss
+        A method that needs a smooth loss gets "huber" for "hinge".  An object of
+        :class:`armijo.objectives.losses.Loss` is any other loss of a margin.
     options : mapping or None
         Parameters of the method.
     n_rows : int or None
         The public number of rows; None takes the number found and promises under the
         zero-out relation.
-    n_classes, l2, huber_width, fit_intercept
+    n_classes, l2, fit_intercept
         The problem.
     max_batches, accounting, ledger
         As in the estimators.
@@ -128,18 +129,19 @@ def solve(
     budget = as_budget(budget, epsilon=epsilon, delta=delta)
     known = None if n_rows is None else _validate.row_count(n_rows)
     settings = method_settings(method, options or {})
-    if loss == "softmax":
+    if loss == SOFTMAX:
         y = positions(np.asarray(y), np.arange(n_classes))
     else:
         y = for_loss(positions(np.asarray(y), np.array([-1, 1])), 2)
     objective = LinearObjective(
-        loss="huber" if settings.smooth and loss == "hinge" else loss,
+        loss=loss,
         n_features=X.shape[1],
         n_classes=n_classes,
         fit_intercept=fit_intercept,
         l2=l2,
-        huber_width=huber_width,
     )
+    if settings.smooth:
+        objective = objective.smoothed()
     run = RunSettings(
         budget=budget,
         objective=objective,

@@ -18,7 +18,7 @@ from armijo.jobs.census import (
     generated_census_schema,
 )
 from armijo.jobs.fit import fit_table, predict_table
-from armijo.optim.loop import StepRecord
+from armijo.methods.base import StepRecord
 from armijo.tables import Schema, encode
 
 EPSILONS = (0.1, 0.5, 1.0)

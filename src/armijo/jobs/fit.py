@@ -22,8 +22,7 @@ from armijo.errors import TableError
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
 from armijo.estimators.base import PrivateLinearClassifier
 from armijo.jobs.report import REPORT_HTML, REPORT_JSON, write_report, write_synced
-from armijo.optim.keyed_run import key_path
-from armijo.optim.loop import StepRecord
+from armijo.methods.base import StepRecord
 from armijo.privacy.ledger import close_ledger
 from armijo.privacy.run_key import destroy_key
 from armijo.tables import (
@@ -36,6 +35,7 @@ from armijo.tables import (
     read_table,
     save_model,
 )
+from armijo.training.keyed_run import key_path
 
 MODEL, LEDGER, CHECKPOINT = "model.json", "ledger.jsonl", "checkpoint.json"
 SCHEMA = "schema.toml"

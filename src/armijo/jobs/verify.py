@@ -15,11 +15,11 @@ from armijo.errors import ArmijoError, TableError
 from armijo.jobs.fit import CHECKPOINT, DIGESTED, LEDGER, MODEL, SCHEMA, digest
 from armijo.jobs.report import REPORT_JSON
 from armijo.networks.checkpoint import read_released
-from armijo.optim.keyed_run import ledger_path, released
 from armijo.privacy.ledger import LedgerView
 from armijo.privacy.ledger_header import MAGIC
 from armijo.privacy.verify import Fault, Verification, verify_ledger
 from armijo.tables import LinearModel, load_model, load_schema
+from armijo.training.keyed_run import ledger_path, released
 
 PARAMETERS = "parameters"
 _CLAIMS = (

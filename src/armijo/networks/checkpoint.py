@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from armijo.errors import ArmijoError
-from armijo.optim.checkpoint import FORMAT as LINEAR_FORMAT
-from armijo.optim.checkpoint import (
+from armijo.methods.base import S
+from armijo.training.checkpoint import FORMAT as LINEAR_FORMAT
+from armijo.training.checkpoint import (
     UNREADABLE,
     Position,
     position_from,
@@ -28,8 +29,7 @@ from armijo.optim.checkpoint import (
     state_from_values,
     state_to_values,
 )
-from armijo.optim.checkpoint import VERSION as LINEAR_VERSION
-from armijo.optim.loop import S
+from armijo.training.checkpoint import VERSION as LINEAR_VERSION
 
 FORMAT = "armijo-training"
 VERSION = 2

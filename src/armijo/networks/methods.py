@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from armijo import _validate
-from armijo.networks.auto import NetworkAuto
-from armijo.optim.blsgd import BLSGD
-from armijo.optim.hyfree import HyFreeSettings
-from armijo.optim.loop import Method
-from armijo.optim.sgd import SGD, Adam, AdamSettings, SGDSettings
+from armijo.baselines.hyfree import HyFreeSettings
+from armijo.methods.armijo_search import ArmijoSearch
+from armijo.methods.auto_network import NetworkAuto
+from armijo.methods.base import Method
+from armijo.methods.line_search import BLSGD
+from armijo.methods.sgd import SGD, Adam, AdamSettings, SGDSettings
 from armijo.privacy.budget import Budget
 from armijo.privacy.calibration import noise_for_plan
 from armijo.privacy.mechanisms import Composed, Gaussian
 from armijo.privacy.subsampling import Subsampled
-from armijo.search.armijo import ArmijoSearch
 
 NETWORK_METHODS = ("auto", "blsgd", "sgd", "adam", "hyfree", "nonprivate")
 """Names that :func:`armijo.train` takes."""

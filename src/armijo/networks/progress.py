@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
-from armijo.optim.loop import StepRecord
+from armijo.methods.base import StepRecord
 
 
 def shown(

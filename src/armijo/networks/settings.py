@@ -13,8 +13,8 @@ from torch import nn
 
 from armijo import _validate
 from armijo.objectives.ghost.params import flat_size
-from armijo.optim.keyed_run import ledger_path
 from armijo.privacy.budget import Budget, Computed, Neighboring
+from armijo.training.keyed_run import ledger_path
 
 EPOCHS = 10
 """Expected passes over the data when no number of steps is given."""

@@ -16,13 +16,13 @@ import torch
 from torch import nn
 
 from armijo.data.team import Alone, Team
+from armijo.methods.base import S
 from armijo.networks.checkpoint import load_training
 from armijo.noise import Randomness
-from armijo.optim.checkpoint import Position
-from armijo.optim.loop import S
 from armijo.privacy.accountant import Accountant, LedgerFactory
 from armijo.privacy.budget import Budget
 from armijo.privacy.ledger import Charge, MemoryLedger
+from armijo.training.checkpoint import Position
 
 
 def share_start(

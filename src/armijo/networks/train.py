@@ -16,6 +16,7 @@ from armijo.data.private import PrivateDataset
 from armijo.data.sources import ExampleSource
 from armijo.data.team import Alone, ProcessTeam, Team
 from armijo.errors import ArmijoError, BudgetExceeded, Diverged, LedgerError
+from armijo.methods.base import StepRecord, minimize
 from armijo.networks.at_exit import closed_at_exit, may_compute
 from armijo.networks.checkpoint import save_training
 from armijo.networks.inputs import (
@@ -45,15 +46,14 @@ from armijo.networks.together import (
 from armijo.noise import Seed, as_seed
 from armijo.objectives.ghost.checks import Loss
 from armijo.objectives.module import ModuleObjective
-from armijo.optim.accounts import accountant_for
-from armijo.optim.checkpoint import Position
-from armijo.optim.divergence import refuse_diverged
-from armijo.optim.keyed_run import KeyedRun, released
-from armijo.optim.loop import StepRecord, minimize
 from armijo.privacy.accountant import Accountant, LedgerFactory
 from armijo.privacy.budget import Budget, as_budget
 from armijo.privacy.ledger import MemoryLedger
 from armijo.privacy.statement import PrivacyStatement
+from armijo.training.accounts import accountant_for
+from armijo.training.checkpoint import Position
+from armijo.training.divergence import refuse_diverged
+from armijo.training.keyed_run import KeyedRun, released
 
 Evaluate = Callable[[nn.Module], float]
 

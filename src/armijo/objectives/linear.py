@@ -12,10 +12,9 @@ the gate leaves out of every sum.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise, product, starmap
-from typing import Literal
 
 import numpy as np
 import torch
@@ -30,16 +29,19 @@ from armijo.objectives.base import Objective, QueryForm
 from armijo.objectives.elementwise import moved
 from armijo.objectives.losses import (
     FAR,
+    LOSSES,
+    Drops,
+    Loss,
     known_labels,
-    logistic_drops,
-    margin_loss,
     softmax_losses,
     softmax_slopes,
 )
 from armijo.objectives.penalty import SquaredPenalty
 from armijo.privacy.budget import FloatArray
 
-LossName = Literal["logistic", "hinge", "huber", "softmax"]
+SOFTMAX = "softmax"
+"""The only loss of several scores: all others are losses of a margin."""
+
 _POINTS = 16  # whose scores are formed together
 
 
@@ -49,8 +51,9 @@ class LinearObjective(SquaredPenalty):
 
     Attributes
     ----------
-    loss : {"logistic", "hinge", "huber", "softmax"}
-        The first three take labels -1 and +1; softmax takes class indices.
+    loss : str or Loss
+        "softmax", which takes class indices, or a loss of a margin, which takes labels
+        -1 and +1: an object or a name in :data:`armijo.objectives.losses.LOSSES`.
     n_features : int
         Public number of columns.
     n_classes : int
@@ -59,29 +62,49 @@ class LinearObjective(SquaredPenalty):
         Whether a constant feature 1 is added, without copying the rows.
     l2 : float
         Penalty, outside the clipping and of every sensitivity.
-    huber_width : float
-        Half-width of the Huberized hinge.
     """
 
-    loss: LossName
+    loss: str | Loss
     n_features: int
     n_classes: int = 2
     fit_intercept: bool = True
     l2: float = 1e-3
-    huber_width: float = 0.5
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        _validate.choice(("logistic", "hinge", "huber", "softmax"), loss=self.loss)
+        if not isinstance(self.loss, Loss):
+            _validate.choice((*LOSSES, SOFTMAX), loss=self.loss)
         _validate.at_least(1, n_features=self.n_features)
         _validate.at_least(2, n_classes=self.n_classes)
         _validate.non_negative(l2=self.l2)
-        _validate.positive(huber_width=self.huber_width)
 
     @property
     def outputs(self) -> int:
         """Scores for each row: one, or one for each class."""
-        return self.n_classes if self.loss == "softmax" else 1
+        return self.n_classes if self.loss == SOFTMAX else 1
+
+    @property
+    def margin_loss(self) -> Loss:
+        """The loss of a margin, for all but softmax."""
+        if isinstance(self.loss, Loss):
+            return self.loss
+        if self.loss == SOFTMAX:
+            raise ValueError(
+                "Expected a loss of one margin, got softmax; this asks for two "
+                "classes. Nothing was spent."
+            )
+        return LOSSES[self.loss]
+
+    @property
+    def kink(self) -> bool:
+        """Whether the loss has no bounded second derivative."""
+        return self.outputs == 1 and math.isinf(self.margin_loss.smoothness)
+
+    def smoothed(self) -> "LinearObjective":
+        """Return the objective with a smooth loss in the place of one with a kink."""
+        if not self.kink or self.margin_loss.smooth_version is None:
+            return self
+        return replace(self, loss=self.margin_loss.smooth_version)
 
     @property
     def size(self) -> int:
@@ -113,24 +136,19 @@ class LinearObjective(SquaredPenalty):
 
     def _signed(self, scores: Tensor, y: Tensor) -> Tensor:
         """Return margins for a margin loss, the scores themselves for softmax."""
-        return scores if self.loss == "softmax" else scores * y
+        return scores if self.outputs > 1 else scores * y
 
     def _losses_of(self, signed: Tensor, y: Tensor) -> Tensor:
         """Return the losses of margins or scores."""
-        if self.loss == "softmax":
+        if self.outputs > 1:
             return torch.from_numpy(softmax_losses(signed.numpy(), y.numpy()))
-        return self.margin_losses(signed)
-
-    def margin_losses(self, margins: Tensor) -> Tensor:
-        """Return the losses of margins, for margin losses."""
-        return margin_loss(self.loss, self.huber_width).value(margins)
+        return self.margin_loss.value(signed)
 
     def score_gradients(self, scores: Tensor, y: Tensor) -> Tensor:
         """Return the derivative of each loss in its scores, (rows, outputs)."""
-        if self.loss == "softmax":
+        if self.outputs > 1:
             return torch.from_numpy(softmax_slopes(scores.numpy(), y.numpy()))
-        derivative = margin_loss(self.loss, self.huber_width).derivative
-        return (derivative(scores * y) * y)[:, None]
+        return (self.margin_loss.slope(scores * y) * y)[:, None]
 
     def gradient_sum(self, w: Tensor, *, clip: float) -> BoundedQuery:
         """Ask for the clipped gradient sum."""
@@ -190,7 +208,7 @@ class LinearObjective(SquaredPenalty):
 
         def contributions(rows: Rows) -> FloatArray:
             scores, y = self._scores_at(rows, w), self.labels(rows)
-            if self.loss == "softmax":
+            if self.outputs > 1:
                 right = scores.numpy().argmax(axis=1) == y.numpy()
             else:
                 right = torch.where(scores >= 0, y, -y).gt(0).numpy()
@@ -218,8 +236,10 @@ class LinearObjective(SquaredPenalty):
         """
 
         def contributions(rows: Rows) -> FloatArray:
-            if form == "difference" and self.loss == "logistic" and clip <= FAR:
-                return self._logistic_drops(rows, w, step)(step_size)
+            if form == "difference" and self.outputs == 1 and clip <= FAR:
+                drops = self._drops(rows, w, step)
+                if drops is not None:
+                    return drops(step_size)
             y, along = self.labels(rows), self._change(rows, step)
             here, before = self._here(rows, w)
             after = self._losses_of(moved(here, along, step_size), y)
@@ -344,13 +364,11 @@ class LinearObjective(SquaredPenalty):
             step,
         )
 
-    def _logistic_drops(
-        self, rows: Rows, w: Tensor, step: Tensor
-    ) -> Callable[[float], FloatArray]:
-        """Return the drops of all rows as a function of the step size."""
+    def _drops(self, rows: Rows, w: Tensor, step: Tensor) -> Drops | None:
+        """Return the drops of all rows by the loss's own formula, if it has one."""
         return rows.remember(
             "drops",
-            lambda: logistic_drops(
+            lambda: self.margin_loss.drops(
                 self._signed(self._scores_at(rows, w), self.labels(rows)),
                 self._change(rows, step),
             ),
@@ -362,7 +380,7 @@ class LinearObjective(SquaredPenalty):
         """Return the labels of a batch as floats, NaN where one is no class."""
         if rows.y is None:
             raise ValueError("Expected labels, got none; a classifier needs y.")
-        classes = range(self.n_classes) if self.loss == "softmax" else (-1, 1)
+        classes = range(self.n_classes) if self.outputs > 1 else (-1, 1)
         return rows.remember("labels", lambda: known_labels(rows.y, classes))
 
     def labelled(self, rows: Rows) -> Rows:

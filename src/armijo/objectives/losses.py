@@ -13,96 +13,215 @@ A row's value is a function of its margin alone, at any place of a batch: see
 :mod:`armijo.objectives.elementwise`.
 """
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from armijo import _validate
 from armijo.objectives.base import QueryForm
 from armijo.objectives.elementwise import exp, log, sigmoid, softplus
 from armijo.privacy.budget import FloatArray
 
+FAR = 500.0
+"""A clip of differences up to which :meth:`Loss.drops` may stand for them."""
+
+Drops = Callable[[float], FloatArray]
+"""By how much losses fall, as a function of the step size."""
+
 
 @dataclass(frozen=True)
-class MarginLoss:
-    """A loss of the margin and its derivative."""
+class Loss(ABC):
+    """A convex loss of a margin, whose slope lies between -1 and 0.
 
-    value: Callable[[Tensor], Tensor]
-    derivative: Callable[[Tensor], Tensor]
+    A subclass is a whole loss: an object of it, or its name in :data:`LOSSES`, is what
+    ``loss=`` takes.  Fields are the parameters of a loss.
+
+    Attributes
+    ----------
+    name : str
+        How it is called.
+    flat : bool
+        Whether it is zero from some margin on.
+    smoothness : float
+        Bound on the second derivative, infinite where there is a kink.
+    smooth_version : Loss or None
+        What takes its place where a proof asks for a smooth loss.
+    """
+
+    name: ClassVar[str]
+    flat: ClassVar[bool] = False
+
+    @property
+    def smoothness(self) -> float:
+        """Bound on the second derivative."""
+        return math.inf
+
+    @property
+    def smooth_version(self) -> "Loss | None":
+        """The loss itself where it is smooth."""
+        return self if math.isfinite(self.smoothness) else None
+
+    @abstractmethod
+    def value(self, m: Tensor) -> Tensor:
+        """Return the losses of margins."""
+
+    @abstractmethod
+    def slope(self, m: Tensor) -> Tensor:
+        """Return the derivative; at a kink one of the two sides."""
+
+    @abstractmethod
+    def curvature(self, m: Tensor) -> Tensor:
+        """Return the second derivative; at a jump one of the two sides."""
+
+    @abstractmethod
+    def margin_at(self, steepness: Tensor) -> Tensor:
+        """Return the margin below which the loss falls faster than ``steepness``."""
+
+    def drops(self, m: Tensor, change: Tensor) -> Drops | None:
+        """Return ``eta -> l(m) - l(m - eta change)`` where there is a faster way.
+
+        It need not be exact where margins move by more than ``FAR``.
+        """
+        return None
 
 
-def _logistic(m: Tensor) -> Tensor:
-    """Return log(1 + e^{-m}), without overflow or cancellation."""
-    return torch.from_numpy(softplus(-m.numpy()))
+@dataclass(frozen=True)
+class Logistic(Loss):
+    """``log(1 + e^{-m})``."""
+
+    name: ClassVar[str] = "logistic"
+
+    @property
+    def smoothness(self) -> float:
+        """A quarter, at margin zero."""
+        return 0.25
+
+    def value(self, m: Tensor) -> Tensor:
+        """Return log(1 + e^{-m}), without overflow or cancellation."""
+        return torch.from_numpy(softplus(-m.numpy()))
+
+    def slope(self, m: Tensor) -> Tensor:
+        """Return -1/(1 + e^m)."""
+        slope = sigmoid(-m.numpy())
+        return torch.from_numpy(np.negative(slope, out=slope))
+
+    def curvature(self, m: Tensor) -> Tensor:
+        """Return ``-s (1 + s)`` for the slope s."""
+        slope = self.slope(m)
+        return -slope * (1 + slope)
+
+    def margin_at(self, steepness: Tensor) -> Tensor:
+        """Return log(1/s - 1)."""
+        return torch.from_numpy(log((1 / steepness - 1).numpy()))
+
+    def drops(self, m: Tensor, change: Tensor) -> Drops:
+        """Return the drops by one exponential and one logarithm for each size.
+
+        With p the sigmoid of m, ``(1 + e^{eta change - m}) / (1 + e^{-m})`` is
+        ``p + (1 - p) e^{eta change}``.  The error is a few 1e-16 while no margin moves
+        by more than 700; one that moves further is infinitely far, which a clip up to
+        ``FAR`` takes for what it is.
+
+        >>> drop = Logistic().drops(torch.tensor([0.0]), torch.tensor([1.0]))(0.0)
+        >>> float(drop[0])
+        0.0
+        """
+        right, wrong = sigmoid(m.numpy()), sigmoid(-m.numpy())
+        slope = change.numpy()
+
+        def drops(eta: float) -> FloatArray:
+            with np.errstate(all="ignore"):  # the gate takes what is no number
+                odds = np.multiply(slope, eta)
+                exp(odds, out=odds)
+                odds *= wrong
+                odds += right
+                return np.asarray(np.negative(log(odds, out=odds), out=odds))
+
+        return drops
 
 
-def _logistic_slope(m: Tensor) -> Tensor:
-    """Return -1/(1 + e^m)."""
-    slope = sigmoid(-m.numpy())
-    return torch.from_numpy(np.negative(slope, out=slope))
+@dataclass(frozen=True)
+class Hinge(Loss):
+    """``max(0, 1 - m)``."""
+
+    name: ClassVar[str] = "hinge"
+    flat: ClassVar[bool] = True
+
+    @property
+    def smooth_version(self) -> Loss:
+        """The hinge rounded at its kink."""
+        return Huber()
+
+    def value(self, m: Tensor) -> Tensor:
+        """Return max(0, 1 - m)."""
+        return torch.relu(1 - m)
+
+    def slope(self, m: Tensor) -> Tensor:
+        """Return -1 below one."""
+        return -(m < 1).to(m.dtype)
+
+    def curvature(self, m: Tensor) -> Tensor:
+        """Return zero."""
+        return torch.zeros_like(m)
+
+    def margin_at(self, steepness: Tensor) -> Tensor:
+        """Return the place of the kink."""
+        return torch.ones_like(steepness)
 
 
-def _hinge(m: Tensor) -> Tensor:
-    """Return max(0, 1 - m)."""
-    return torch.relu(1 - m)
+@dataclass(frozen=True)
+class Huber(Loss):
+    """The hinge, rounded over ``width`` on both sides of its kink.
 
-
-@lru_cache
-def margin_loss(name: str, huber_width: float = 0.5) -> MarginLoss:
-    """Return one of the losses ``logistic``, ``hinge`` and ``huber``.
-
-    >>> float(margin_loss("huber").value(torch.tensor([1.0]))[0])
+    >>> float(Huber().value(torch.tensor([1.0]))[0])
     0.125
     """
-    if name == "logistic":
-        return MarginLoss(_logistic, _logistic_slope)
-    if name == "hinge":
-        return MarginLoss(_hinge, lambda m: -(m < 1).to(m.dtype))
-    h = huber_width
 
-    def huber(m: Tensor) -> Tensor:
+    name: ClassVar[str] = "huber"
+    flat: ClassVar[bool] = True
+
+    width: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuse a width that is not positive."""
+        _validate.positive(width=self.width)
+
+    @property
+    def smoothness(self) -> float:
+        """One over twice the width."""
+        return 1 / (2 * self.width)
+
+    def value(self, m: Tensor) -> Tensor:
+        """Return 1 - m, or the parabola around one."""
+        h = self.width
         gap = torch.clamp(1 + h - m, min=0)
         return torch.where(m < 1 - h, 1 - m, gap * gap / (4 * h))
 
-    def huber_derivative(m: Tensor) -> Tensor:
+    def slope(self, m: Tensor) -> Tensor:
+        """Return the slope, -1/2 at margin one."""
+        h = self.width
         return -torch.clamp((1 + h - m) / (2 * h), 0, 1)
 
-    return MarginLoss(huber, huber_derivative)
+    def curvature(self, m: Tensor) -> Tensor:
+        """Return ``smoothness`` within the width."""
+        slope = self.slope(m)
+        bent = (slope > -1) & (slope < 0)
+        return bent.to(slope.dtype) / (2 * self.width)
+
+    def margin_at(self, steepness: Tensor) -> Tensor:
+        """Return the margin where the parabola has this slope."""
+        return 1 + self.width - 2 * self.width * steepness
 
 
-FAR = 500.0
-"""A clip of differences up to which :func:`logistic_drops` may stand for them."""
-
-
-def logistic_drops(m: Tensor, change: Tensor) -> Callable[[float], FloatArray]:
-    """Return ``eta -> l(m) - l(m - eta change)`` of the logistic loss l.
-
-    With p the sigmoid of m, ``(1 + e^{eta change - m}) / (1 + e^{-m})`` is
-    ``p + (1 - p) e^{eta change}``: one exponential and one logarithm for each size.
-    The error is a few 1e-16 while no margin moves by more than 700; one that moves
-    further is infinitely far, which a clip up to ``FAR`` takes for what it is.
-
-    >>> drop = logistic_drops(torch.tensor([0.0]), torch.tensor([1.0]))(0.0)
-    >>> float(drop[0])
-    0.0
-    """
-    right, wrong = sigmoid(m.numpy()), sigmoid(-m.numpy())
-    slope = change.numpy()
-
-    def drops(eta: float) -> FloatArray:
-        with np.errstate(all="ignore"):  # the gate takes what is no number
-            odds = np.multiply(slope, eta)
-            exp(odds, out=odds)
-            odds *= wrong
-            odds += right
-            return np.asarray(np.negative(log(odds, out=odds), out=odds))
-
-    return drops
+LOSSES: dict[str, Loss] = {loss.name: loss for loss in (Logistic(), Hinge(), Huber())}
+"""The losses of a margin by name."""
 
 
 def known_labels(y: NDArray[Any], classes: Iterable[int]) -> Tensor:

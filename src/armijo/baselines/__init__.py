@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published methods to compare with."""

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HyFreeDP: the step is that of a parabola through a few noisy losses.
+
+Liu and Bu (2025, arXiv 2503.00703).  Gradients are normalized instead of clipped.  On
+every K-th batch the losses at a few points along the direction are released as well,
+clipped to a level that follows the loss last released; the minimum of the parabola
+through them is the step until the next fit.  Gradient and losses of one batch are
+together one Gaussian, and every charge is known before the first.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from armijo import _validate
+from armijo.data.private import BatchPlan, PrivateBatch
+from armijo.methods.base import MethodSettings, Problem, Schedule, StepRecord
+from armijo.methods.sgd import SGD, Adam, GradientState
+from armijo.objectives.base import Objective
+from armijo.privacy.budget import FloatArray
+from armijo.privacy.calibration import noise_for_plan
+from armijo.privacy.mechanisms import Gaussian
+
+
+def parabola_minimum(
+    places: FloatArray, values: FloatArray, noise: float = 0.0
+) -> float | None:
+    """Return where the fitted parabola is lowest; None unless that lies ahead.
+
+    The ratio of slope and curvature of Liu and Bu (2025), by least squares.  Noise can
+    bend a parabola downwards or tilt it backwards, and the ratio of two noises is a
+    step towards zero: unless the curvature exceeds what ``noise`` in each value does
+    to it, there is no answer.
+
+    >>> round(parabola_minimum(np.array([-1, 0, 1]), np.array([4.0, 1.0, 0.0])), 9)
+    1.0
+    """
+    weights = np.linalg.pinv(np.vander(places, 3))
+    curvature, slope, _ = weights @ values
+    if not (curvature > noise * np.linalg.norm(weights[0]) and slope < 0):
+        return None
+    minimum = float(-slope / (2 * curvature))
+    return minimum if minimum < math.inf else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HyFreeSettings(MethodSettings):
+    """Public settings of HyFreeDP.
+
+    The defaults are for linear models and few steps.  Fine-tuned networks start with
+    ``step_size=1e-4`` and ``stability=0.01``, without ``significance`` (0) and
+    ``step_change`` (infinite).  Here that fails: normalized gradients of rows that are
+    right already outvote the others, losses at 1e-4 differ by less than their noise,
+    and a step that follows noise shrinks.  A clip of the losses at the mean loss itself
+    (``headroom=1``) falls with each fit, as the mean of clipped losses is below it.
+
+    Attributes
+    ----------
+    rate, steps : float, int
+        Poisson sampling probability and number of batches.
+    step_size, loss_clip : float
+        Values before the first fit; the step defaults to the optimizer's, 0.1 or 1.
+    refresh_every, points : int
+        K, the batches from one fit to the next, and the losses of a fit.  They lie at
+        multiples of the step, as many behind as ahead.
+    headroom : float
+        The next clip of the losses is so many times the loss last released.
+    step_change : float
+        The most by which one fit multiplies or divides the step.
+    significance : float
+        A fit counts if its curvature exceeds so many times the (public) noise in it.
+    stability : float
+        What is added to the norm by which a gradient is divided.
+    noise_growth : float
+        How much more noise the gradients bear to pay for the losses.
+    variant : {"adam", "sgd"}
+        The optimizer that turns gradients into directions.
+    """
+
+    rate: float = 0.1
+    steps: int = 50
+    step_size: float | None = None
+    loss_clip: float = 1.0
+    refresh_every: int = 5
+    points: int = 3
+    headroom: float = 3.0
+    step_change: float = 2.0
+    significance: float = 1.0
+    stability: float = 1.0
+    noise_growth: float = 1.01
+    variant: Literal["adam", "sgd"] = "adam"
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        _validate.rate(rate=self.rate)
+        _validate.at_least(1, steps=self.steps, refresh_every=self.refresh_every)
+        _validate.at_least(3, points=self.points)
+        _validate.choice(("adam", "sgd"), variant=self.variant)
+        _validate.positive(
+            step_size=1.0 if self.step_size is None else self.step_size,
+            loss_clip=self.loss_clip,
+            headroom=self.headroom,
+            stability=self.stability,
+        )
+        _validate.non_negative(significance=self.significance)
+        for name in ("noise_growth", "step_change"):
+            _validate.finite(**{name: getattr(self, name)})
+            if not getattr(self, name) > 1:
+                raise ValueError(f"Expected {name} > 1, got {getattr(self, name)!r}.")
+
+    def build(self, problem: Problem) -> "HyFree":
+        """Return the method with its noise, solved for the budget."""
+        noise = noise_for_plan(problem.budget, lambda z: self.with_noise(z).schedule())
+        return self.with_noise(noise)
+
+    def with_noise(self, noise: float) -> "HyFree":
+        """Return the method with a given gradient noise; that of the losses follows.
+
+        Liu and Bu let gradients have 1.01 times the noise sigma they would have alone;
+        by 1/sigma^2, which adds up, the losses get what that leaves:
+        ``steps / sigma^2 = steps / (growth sigma)^2 + fits points / loss_noise^2``.
+        """
+        fits = math.ceil(self.steps / self.refresh_every)
+        share = (self.noise_growth**2 - 1) * self.steps / (fits * self.points)
+        base = (Adam if self.variant == "adam" else SGD)(
+            rate=self.rate,
+            steps=self.steps,
+            step_size=1.0,
+            gradient=Gaussian(noise_scale=noise),
+        )
+        losses = Gaussian(
+            noise_scale=noise / math.sqrt(share), sensitivity=math.sqrt(self.points)
+        )
+        return HyFree(base=base, losses=losses, settings=self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HyFreeState:
+    """Released values: parameters, moments, the step and the clip of the losses."""
+
+    w: Tensor
+    step_size: float
+    loss_clip: float
+    updates: int = 0
+    first_moment: Tensor | None = None
+    second_moment: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Check the public numbers, which may come from a file."""
+        _validate.positive(step_size=self.step_size, loss_clip=self.loss_clip)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HyFree:
+    """Noisy normalized gradients with a step fitted to noisy losses.
+
+    ``base`` turns gradients into directions: its own step is one.  ``losses`` is the
+    joint release of a fit's losses, in units of their clip.
+    """
+
+    base: SGD
+    losses: Gaussian
+    settings: HyFreeSettings
+
+    def init(self, w: Tensor) -> HyFreeState:
+        """Return the first state."""
+        step_size = self.settings.step_size
+        if step_size is None:
+            step_size = 0.1 if isinstance(self.base, Adam) else 1.0
+        return HyFreeState(w=w, step_size=step_size, loss_clip=self.settings.loss_clip)
+
+    def schedule(self) -> Schedule:
+        """Return the two kinds of batches in their order."""
+        batches = (self._batch(t).mechanism for t in range(self.base.steps))
+        return tuple((kind, len(list(run))) for kind, run in groupby(batches))
+
+    def plan(self, state: HyFreeState) -> BatchPlan:
+        """Name a gradient, and the losses when a fit is due.
+
+        After the last step the last batch is named again: the accountant then says
+        that the plan is used up, where a kind of batch that the plan does not have
+        (one step is a fit and nothing else) would end a paid run with an error.
+        """
+        return self._batch(min(state.updates, self.base.steps - 1))
+
+    def _fits(self, update: int) -> bool:
+        """Say whether the step is fitted at this update."""
+        return update % self.settings.refresh_every == 0
+
+    def _batch(self, update: int) -> BatchPlan:
+        """Return the plan of one batch."""
+        losses = (self.losses,) if self._fits(update) else ()
+        return BatchPlan(mechanisms=(self.base.gradient, *losses), rate=self.base.rate)
+
+    def step(
+        self,
+        batch: PrivateBatch,
+        objective: Objective,
+        state: HyFreeState,
+        batch_size: float,
+    ) -> tuple[HyFreeState, StepRecord]:
+        """Measure a direction, fit the step when it is due, and move."""
+        query = objective.normalized_gradient_sum(
+            state.w, stability=self.settings.stability
+        )
+        mean = batch.noisy_vector(query, self.base.gradient) / batch_size
+        g = mean + objective.penalty_gradient(state.w)
+        turned, direction = self._turned(state, g)
+        fits = self._fits(state.updates)
+        if fits:
+            turned = self._fitted(batch, objective, turned, direction, batch_size)
+        record = StepRecord(
+            update=state.updates,
+            step_size=turned.step_size,
+            tries=self.settings.points if fits else 0,
+            direction_norm=float(direction.norm()),
+            gradient_rho=self.base.gradient.rho,
+            grad_clip=self.base.gradient.sensitivity,
+            loss_clip=state.loss_clip,
+        )
+        w = state.w - turned.step_size * direction
+        return replace(turned, w=w, updates=state.updates + 1), record
+
+    def _turned(self, state: HyFreeState, g: Tensor) -> tuple[HyFreeState, Tensor]:
+        """Return the new moments, and what a step of one would take from ``w``."""
+        origin = GradientState(
+            w=torch.zeros_like(g),
+            updates=state.updates,
+            first_moment=state.first_moment,
+            second_moment=state.second_moment,
+        )
+        moved = self.base.moved(origin, g)
+        turned = replace(
+            state, first_moment=moved.first_moment, second_moment=moved.second_moment
+        )
+        return turned, -moved.w
+
+    def _fitted(
+        self,
+        batch: PrivateBatch,
+        objective: Objective,
+        state: HyFreeState,
+        direction: Tensor,
+        batch_size: float,
+    ) -> HyFreeState:
+        """Release the losses, then set the step and the next clip from them."""
+        own, middle = self.settings, self.settings.points // 2
+        places = np.arange(own.points, dtype=float) - middle
+        sizes = [float(place) * state.step_size for place in places]
+        query = objective.losses_along(state.w, direction, sizes, clip=state.loss_clip)
+        unit = state.loss_clip / batch_size
+        losses = batch.noisy_sum(query, self.losses) * unit
+        noise = own.significance * self.losses.noise_scale * unit
+        penalties = [objective.penalty(state.w - size * direction) for size in sizes]
+        factor = parabola_minimum(places, losses + np.array(penalties), noise)
+        if factor is not None:
+            factor = min(max(factor, 1 / own.step_change), own.step_change)
+            state = replace(state, step_size=factor * state.step_size)
+        # Noise can take a loss below zero, where no clip is: the old one stays.
+        level = own.headroom * float(losses[middle])
+        return replace(state, loss_clip=level) if 0 < level < math.inf else state

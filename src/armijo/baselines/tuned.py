@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DP-SGD whose step and clip are tried out, the trials paid for.
+
+Settings are drawn at random, a whole run of DP-SGD and a noisy count of the rows it
+gets right follow, and after each a coin decides whether to stop.  The best run by the
+noisy count is released, never how many there were: Papernot and Steinke (2022, Theorem
+2) bound what that costs, and it is charged before the first run.  (The time it takes
+tells about the number of runs; like all running times it is not protected.)
+"""
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from armijo import _validate
+from armijo.data.fixed_point import STEPS
+from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
+from armijo.data.query import Rows
+from armijo.data.sources import ArrayRows
+from armijo.methods.base import MethodSettings, Problem, Schedule, StepRecord, minimize
+from armijo.methods.sgd import SGD
+from armijo.noise import (
+    MAX_SCALE,
+    BitSource,
+    Randomness,
+    exponential_choice,
+    poisson_coins,
+)
+from armijo.objectives.base import Objective
+from armijo.objectives.linear import as_linear
+from armijo.privacy.budget import Budget
+from armijo.privacy.calibration import noise_for_plan
+from armijo.privacy.mechanisms import Composed, Gaussian, Repeated
+from armijo.privacy.planned import PlannedAccountant
+from armijo.privacy.selection import RepeatAndSelect
+from armijo.privacy.subsampling import Subsampled
+
+Result = TypeVar("Result")
+
+
+def stop_chance(mechanism: RepeatAndSelect) -> float:
+    """Return the chance to stop after each run: a geometric number of them.
+
+    Rounded up, so that neither the mean nor ``-log`` of the chance exceeds what was
+    charged for.
+
+    >>> from armijo.privacy.mechanisms import Gaussian
+    >>> round(stop_chance(RepeatAndSelect(Gaussian(noise_scale=9.0), mean=4.0)), 12)
+    0.25
+    """
+    chance = max(mechanism.stop_probability, 1 / mechanism.mean)
+    return float(np.nextafter(chance, 1.0))
+
+
+def best_run(
+    run: Callable[[], tuple[float, Result]], mechanism: RepeatAndSelect, bits: BitSource
+) -> Result:
+    """Call ``run`` until a coin says stop, and return the result of the highest score.
+
+    Of equal scores the first is kept: as good as a random one, since the runs are
+    alike.  How often ``run`` was called is not told.
+    """
+    chance = stop_chance(mechanism)
+    highest, best = run()
+    while not poisson_coins(1, chance, bits).size:
+        score, result = run()
+        if score > highest:
+            highest, best = score, result
+    return best
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedState:
+    """The released run: parameters, settings and noisy count of right rows."""
+
+    w: Tensor
+    step_size: float | None = None
+    grad_clip: float | None = None
+    score: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedSGD:
+    """The best of a random number of DP-SGD runs with random settings.
+
+    Attributes
+    ----------
+    rate, steps : float, int
+        Sampling probability and batches of each run.
+    noise_multiplier : float
+        Noise of each gradient sum over the clip.
+    score : Gaussian
+        Release of the number of rows that a run gets right.
+    step_sizes, grad_clips : tuple of float
+        The settings, all equally likely.
+    repetitions : float
+        How many runs are made in the mean (a geometric law).
+    budget : Budget
+        The promise of the whole, within which each run stays all the more.
+    """
+
+    rate: float
+    steps: int
+    noise_multiplier: float
+    score: Gaussian
+    step_sizes: tuple[float, ...]
+    grad_clips: tuple[float, ...]
+    repetitions: float
+    budget: Budget
+
+    @property
+    def mechanism(self) -> RepeatAndSelect:
+        """What the whole search is charged as."""
+        batch = Subsampled(Gaussian(noise_scale=self.noise_multiplier), self.rate)
+        run = Composed((Repeated(batch, self.steps), self.score))
+        return RepeatAndSelect(run, mean=self.repetitions)
+
+    def init(self, w: Tensor) -> TunedState:
+        """Return the first state."""
+        return TunedState(w=w)
+
+    def schedule(self) -> Schedule:
+        """Return the one charge."""
+        return ((BatchPlan(mechanisms=(self.mechanism,)).mechanism, 1),)
+
+    def plan(self, state: TunedState) -> BatchPlan:
+        """Name the whole search, on all rows."""
+        return BatchPlan(mechanisms=(self.mechanism,))
+
+    def step(
+        self,
+        batch: PrivateBatch,
+        objective: Objective,
+        state: TunedState,
+        batch_size: float,
+    ) -> tuple[TunedState, StepRecord]:
+        """Release the best run; ``batch_size`` is the public number of rows."""
+
+        def search(rows: Rows, randomness: Randomness) -> TunedState:
+            task = (rows, randomness, objective, state.w, round(batch_size))
+            bits = randomness.stream("perturbation")
+            return best_run(lambda: self._run(*task), self.mechanism, bits)
+
+        best = batch.release(search, self.mechanism)
+        record = StepRecord(
+            update=0,
+            step_size=best.step_size,
+            gradients=None,
+            gradient_rho=0.5 / self.noise_multiplier**2,
+            grad_clip=best.grad_clip,
+        )
+        return best, record
+
+    def _run(
+        self,
+        rows: Rows,
+        randomness: Randomness,
+        objective: Objective,
+        start: Tensor,
+        n_rows: int,
+    ) -> tuple[float, TunedState]:
+        """Draw settings, train and score with them."""
+        sgd = self._drawn(randomness.stream("perturbation"))
+        data = self._run_data(rows, randomness, sgd, n_rows)
+        first = sgd.init(start)
+        run = minimize(objective, data, sgd, first, max_batches=self.steps)
+        w = [state.w for state, _ in run][-1]
+        score = self._scored(data, objective, w)
+        clip = sgd.gradient.sensitivity
+        return score, TunedState(
+            w=w, step_size=sgd.step_size, grad_clip=clip, score=score
+        )
+
+    def _drawn(self, bits: BitSource) -> SGD:
+        """Return a run with settings drawn uniformly."""
+        step_size = self.step_sizes[_uniform(len(self.step_sizes), bits)]
+        clip = self.grad_clips[_uniform(len(self.grad_clips), bits)]
+        gradient = Gaussian(noise_scale=self.noise_multiplier * clip, sensitivity=clip)
+        return SGD(
+            rate=self.rate, steps=self.steps, step_size=step_size, gradient=gradient
+        )
+
+    def _run_data(
+        self, rows: Rows, randomness: Randomness, sgd: SGD, n_rows: int
+    ) -> PrivateDataset:
+        """Return the rows behind an accountant that allows one run and its score."""
+        plan = (*sgd.schedule(), (self._score_plan().mechanism, 1))
+        unused = _unused_accountant(self.budget, plan, randomness.deterministic)
+        source = rows.remember(
+            "source", lambda: ArrayRows(rows.X, rows.y, on_lattice=rows.rounded)
+        )
+        return PrivateDataset(
+            source,
+            n_rows=n_rows,
+            accountant=unused.unused(),
+            randomness=randomness,
+        )
+
+    def _score_plan(self) -> BatchPlan:
+        """Return the plan of the noisy count."""
+        return BatchPlan(mechanisms=(self.score,))
+
+    def _scored(self, data: PrivateDataset, objective: Objective, w: Tensor) -> float:
+        """Return the noisy number of right rows."""
+        batch = data.open(self._score_plan(), label="score")
+        return float(
+            batch.noisy_sum(as_linear(objective).correct_sum(w), self.score)[0]
+        )
+
+
+@lru_cache(maxsize=64)
+def _unused_accountant(
+    budget: Budget, plan: Schedule, deterministic: bool
+) -> PlannedAccountant:
+    """Return an accountant of one run, the model of others: its epsilon is costly."""
+    return PlannedAccountant(budget, plan, insecure_deterministic=deterministic)
+
+
+def _uniform(count: int, bits: BitSource) -> int:
+    """Draw one of ``count`` numbers: an exponential choice between equals."""
+    return exponential_choice([0] * count, 1, bits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedSGDSettings(MethodSettings):
+    """Public settings of DP-SGD with a paid search.
+
+    Attributes
+    ----------
+    rate, steps : float, int
+        Sampling probability and batches of each run.
+    step_sizes, grad_clips : sequence of float
+        What is tried, all pairs equally likely.
+    repetitions : float
+        How many runs are made in the mean.
+    score_share : float
+        Share of a run's budget that its score gets, before amplification is counted
+        exactly.
+    """
+
+    rate: float = 0.1
+    steps: int = 50
+    step_sizes: Sequence[float] = (0.1, 0.3, 1.0, 3.0)
+    grad_clips: Sequence[float] = (0.3, 1.0, 3.0)
+    repetitions: float = 10.0
+    score_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        _validate.rate(rate=self.rate)
+        _validate.at_least(1, steps=self.steps)
+        for name in ("step_sizes", "grad_clips"):
+            values = getattr(self, name)
+            if not isinstance(values, Collection) or not len(values):
+                raise ValueError(f"Expected {name} to be numbers, got {values!r}.")
+            for place, value in enumerate(values):
+                _validate.positive(**{f"{name}[{place}]": value})
+        _validate.finite(repetitions=self.repetitions)
+        if self.repetitions <= 1:
+            raise ValueError(f"Expected repetitions > 1, got {self.repetitions!r}.")
+        _validate.open_unit(score_share=self.score_share)
+
+    def build(self, problem: Problem) -> TunedSGD:
+        """Return the search with its noise, solved for the budget."""
+
+        def searched(noise: float) -> TunedSGD:
+            return self._with(noise, problem.budget)
+
+        noise = noise_for_plan(problem.budget, lambda z: searched(z).schedule())
+        method = searched(noise)
+        if max(noise, method.score.noise_scale) * STEPS > MAX_SCALE:
+            raise ValueError(
+                f"Epsilon {problem.budget.epsilon:g} is too small: its noise cannot be "
+                "drawn exactly. Raise epsilon; nothing was spent."
+            )
+        return method
+
+    def _with(self, noise: float, budget: Budget) -> TunedSGD:
+        """Return the search with a given gradient noise; that of the score follows.
+
+        One batch is worth about ``(rate / noise)^2 / 2`` (exactly so at rate 1).
+        """
+        one_run = math.sqrt(self.steps) * self.rate / noise
+        shares = (1 - self.score_share) / self.score_share
+        return TunedSGD(
+            rate=self.rate,
+            steps=self.steps,
+            noise_multiplier=noise,
+            score=Gaussian(noise_scale=math.sqrt(shares) / one_run),
+            step_sizes=tuple(self.step_sizes),
+            grad_clips=tuple(self.grad_clips),
+            repetitions=float(self.repetitions),
+            budget=budget,
+        )

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The automatic method for networks: noisy gradients whose step a private search sets.
+
+Every ``refresh_every`` batches three loss drops along the noisy direction, at half, one
+and two times the present step, are released together with the gradient.  All releases
+are Gaussian and known beforehand, so the run is accounted tightly; a batch with a
+search is one Gaussian whose 1/sigma^2 is the sum of both.  The model is a running mean
+of the iterates that forgets the early ones.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from itertools import groupby
+from statistics import NormalDist
+
+import numpy as np
+from torch import Tensor
+
+from armijo import _validate
+from armijo.data.private import BatchPlan, PrivateBatch
+from armijo.methods.base import Direction, Schedule, StepRecord, measure, tail_weight
+from armijo.objectives.base import Objective
+from armijo.objectives.module import as_module
+from armijo.privacy.budget import Budget
+from armijo.privacy.calibration import noise_for_plan
+from armijo.privacy.mechanisms import Gaussian
+
+FACTORS = (0.5, 1.0, 2.0)
+LARGEST_STEP = 8.0
+"""Where doubling ends, in units of one over the clip: longer steps have diverged."""
+
+_MOST = 5.0  # deviations that one search may count
+_WRONG = 0.05  # chance that noise alone ever changes the step of a run
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkAuto:
+    """Public settings; none has to be given.
+
+    Attributes
+    ----------
+    grad_clip : float
+        Clip of a gradient.
+    step_size : float
+        The first step, in units of one over the clip.
+    refresh_every : int
+        Batches from one search to the next.
+    search_share : float
+        What a search gets of its batch's ``1/sigma^2``.
+    boldness : float
+        The step is so many times the one that the search looks at: the mean of
+        iterates bears more noise than one of them.
+    memory : int
+        How many searches are averaged.
+    forgetting : float
+        The mean of iterates reaches back over one part in ``forgetting + 1`` of them.
+    """
+
+    grad_clip: float = 1.0
+    step_size: float = 4.0
+    refresh_every: int = 5
+    search_share: float = 0.3
+    boldness: float = 4.0
+    memory: int = 10
+    forgetting: float = 8.0
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        _validate.positive(
+            grad_clip=self.grad_clip,
+            step_size=self.step_size,
+            boldness=self.boldness,
+            forgetting=self.forgetting,
+        )
+        _validate.at_least(1, refresh_every=self.refresh_every)
+        _validate.at_least(1, memory=self.memory)
+        _validate.open_unit(search_share=self.search_share)
+
+    def build(self, budget: Budget, *, rate: float, steps: int) -> "SearchedSGD":
+        """Return the method whose ``steps`` batches use up the budget."""
+
+        def at(noise: float) -> SearchedSGD:
+            return self.with_noise(noise, rate=rate, steps=steps)
+
+        return at(noise_for_plan(budget, lambda z: at(z).schedule()))
+
+    def with_noise(self, noise: float, *, rate: float, steps: int) -> "SearchedSGD":
+        """Return the method with a noise multiplier of its gradients.
+
+        A batch with a search bears ``1/(1 - share)`` of what the others bear.
+        """
+        clip = self.grad_clip
+        search = noise * math.sqrt((1 - self.search_share) / self.search_share)
+        return SearchedSGD(
+            settings=self,
+            rate=rate,
+            steps=steps,
+            gradient=Gaussian(noise_scale=noise * clip, sensitivity=clip),
+            drops=Gaussian(
+                noise_scale=search * math.sqrt(len(FACTORS)),
+                sensitivity=math.sqrt(len(FACTORS)),
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchedState:
+    """Released values: mean of iterates, iterate, step and what searches found."""
+
+    w: Tensor
+    point: Tensor
+    step_size: float
+    updates: int = 0
+    signal: float = 0.0
+    halve: float = 0.0
+    double: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the public numbers, which may come from a file."""
+        _validate.positive(step_size=self.step_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchedSGD:
+    """Noisy gradient steps with a three-point search every few batches."""
+
+    settings: NetworkAuto
+    rate: float
+    steps: int
+    gradient: Gaussian
+    drops: Gaussian
+
+    def init(self, w: Tensor) -> SearchedState:
+        """Return the first state."""
+        first = self.settings.step_size / self.settings.grad_clip
+        return SearchedState(w=w, point=w, step_size=first)
+
+    def schedule(self) -> Schedule:
+        """Return the two kinds of batches in their order."""
+        batches = (self._batch(t).mechanism for t in range(self.steps))
+        return tuple((kind, len(list(run))) for kind, run in groupby(batches))
+
+    def plan(self, state: SearchedState) -> BatchPlan:
+        """Name a gradient, and a search when it is due."""
+        return self._batch(state.updates)
+
+    def _searches(self, update: int) -> bool:
+        """Say whether a batch carries a search."""
+        return update % self.settings.refresh_every == 0
+
+    def _batch(self, update: int) -> BatchPlan:
+        """Return the plan of one batch."""
+        drops = (self.drops,) if self._searches(update) else ()
+        return BatchPlan(mechanisms=(self.gradient, *drops), rate=self.rate)
+
+    def step(
+        self,
+        batch: PrivateBatch,
+        objective: Objective,
+        state: SearchedState,
+        batch_size: float,
+    ) -> tuple[SearchedState, StepRecord]:
+        """Measure a gradient, search when it is due, and move."""
+        direction = measure(batch, objective, state.point, self.gradient, batch_size)
+        searches = self._searches(state.updates)
+        if searches:
+            state = self._searched(batch, objective, state, direction, batch_size)
+        record = StepRecord(
+            update=state.updates,
+            step_size=self._applied(state),
+            tries=len(FACTORS) if searches else 0,
+            direction_norm=math.sqrt(direction.squared_norm),
+            gradient_rho=self.gradient.rho,
+            grad_clip=self.gradient.sensitivity,
+        )
+        return self._moved(state, direction), record
+
+    def _searched(
+        self,
+        batch: PrivateBatch,
+        objective: Objective,
+        state: SearchedState,
+        direction: Direction,
+        batch_size: float,
+    ) -> SearchedState:
+        """Release three drops and change the step when searches keep saying so."""
+        state, slope = self._slope(state, direction, objective.size)
+        if slope == 0:  # no gradient and no noise: nothing to learn a step from
+            return state
+        sizes = [each * state.step_size / self.settings.boldness for each in FACTORS]
+        units = np.array(sizes) * slope
+        query = as_module(objective).drops_along(
+            state.point, direction.vector, sizes, units=units
+        )
+        penalty = objective.penalty_drop(state.point, direction.vector)
+        falls = batch_size * np.array([penalty(size) for size in sizes])
+        noisy = batch.noisy_sum(query, self.drops) * units + falls
+        half, one, two = noisy.tolist()
+        noise = (self.drops.noise_scale * units).tolist()
+        return self._changed(
+            state,
+            halve=_evidence(half - one, math.hypot(noise[0], noise[1])),
+            double=_evidence(two - one, math.hypot(noise[2], noise[1])),
+        )
+
+    def _slope(
+        self, state: SearchedState, direction: Direction, size: int
+    ) -> tuple[SearchedState, float]:
+        """Return what one example's loss may fall for each unit of step.
+
+        The gradient's own length, by the released one less its noise, and at least
+        what could be told from that noise: ``||noise||^2`` of so many numbers of
+        variance v has the deviation ``v sqrt(2 size)``.
+        """
+        variance = direction.noise_energy / size
+        found = direction.squared_norm - direction.noise_energy
+        share = 1 / self.settings.memory
+        signal = (1 - share) * state.signal + share * found
+        square = max(signal, 0.0) + variance * math.sqrt(2 * size)
+        slope = self.settings.grad_clip * math.sqrt(square)
+        return replace(state, signal=signal), slope
+
+    def _changed(
+        self, state: SearchedState, *, halve: float, double: float
+    ) -> SearchedState:
+        """Halve or double the step once the mean evidence is more than chance.
+
+        A step that settled looks right to a search whatever it is, since the noise of
+        iterates grows with it: only what noise would hardly say in all searches of the
+        run together may change it, or it would drift.  Evidence that is no number comes
+        from a step that is far too long.
+        """
+        share = 1 / self.settings.memory
+        halve = (1 - share) * state.halve + share * halve
+        double = (1 - share) * state.double + share * double
+        enough = self._sure * math.sqrt(share / (2 - share))
+        lost = math.isnan(halve) or math.isnan(double)
+        if not lost and max(halve, double) < enough:
+            return replace(state, halve=halve, double=double)
+        factor = FACTORS[0] if lost or halve > double else FACTORS[2]
+        largest = max(LARGEST_STEP, self.settings.step_size) / self.settings.grad_clip
+        step_size = min(factor * state.step_size, largest)
+        # Evidence about steps relative to the old one says nothing of the new.
+        return replace(state, step_size=step_size, halve=0.0, double=0.0)
+
+    @property
+    def _sure(self) -> float:
+        """Deviations that noise exceeds once in all searches with a small chance."""
+        tests = 2 * math.ceil(self.steps / self.settings.refresh_every)
+        return NormalDist().inv_cdf(1 - _WRONG / tests)
+
+    def _applied(self, state: SearchedState) -> float:
+        """Return the step of a batch: a straight line to zero (Defazio et al. 2023).
+
+        Late steps bring mostly noise, and the number of batches is public.
+        """
+        return state.step_size * (1 - state.updates / self.steps)
+
+    def _moved(self, state: SearchedState, direction: Direction) -> SearchedState:
+        """Make the step and take the iterate into the mean."""
+        point = state.point - self._applied(state) * direction.vector
+        done = state.updates + 1
+        weight = tail_weight(done, self.settings.forgetting)
+        mean = (1 - weight) * state.w + weight * point
+        return replace(state, w=mean, point=point, updates=done)
+
+
+def _evidence(gain: float, noise: float) -> float:
+    """Return a gain in deviations of its noise, limited so that none counts for all."""
+    if math.isnan(gain):
+        return gain
+    if noise == 0:
+        return math.copysign(_MOST, gain) if gain else 0.0
+    return min(max(gain / noise, -_MOST), _MOST)

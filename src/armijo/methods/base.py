@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The only training loop, and what a method is: plan from released values, pay, step.
+
+A method never sees a row.  It names the mechanisms of its next batch from its state,
+which holds released values only; the gate charges them or ends the run; then the method
+turns the batch's answers into a new state and a record.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
+
+from torch import Tensor
+
+from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
+from armijo.errors import BudgetExceeded
+from armijo.objectives.base import Objective
+from armijo.objectives.linear import LinearObjective
+from armijo.privacy.budget import Budget, Neighboring
+from armijo.privacy.mechanisms import Gaussian, Mechanism
+
+_DECAY = 3.0  # the last half of the updates has 1 - 1/2^(3 + 1) of the weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecord:
+    """Released values of one batch: no loss, no batch size, no exact norm.
+
+    Attributes
+    ----------
+    batch : int
+        Which batch of the run.
+    update : int
+        How many updates were made before it.
+    step_size : float or None
+        The chosen step; zero when a search found none, None without a step.
+    tries : int
+        Evaluations of the objective on the rows of the batch.
+    gradients : int or None
+        Evaluations of the gradient; None where their number depends on the rows.
+    direction_norm : float or None
+        Norm of the noisy direction.
+    angle : float or None
+        Angle in degrees to the direction it was compared with.
+    gradient_rho, search_epsilon : float or None
+        Budgets of this batch before amplification.
+    grad_clip, loss_clip, step_max : float or None
+        Settings of this batch.
+    epsilon : float
+        Used share of the budget, times epsilon: progress, not a guarantee.
+    """
+
+    batch: int = 0
+    update: int
+    step_size: float | None = None
+    tries: int = 0
+    gradients: int | None = 1
+    direction_norm: float | None = None
+    angle: float | None = None
+    gradient_rho: float | None = None
+    search_epsilon: float | None = None
+    grad_clip: float | None = None
+    loss_clip: float | None = None
+    step_max: float | None = None
+    epsilon: float = 0.0
+
+    def to_dict(self) -> dict[str, float | int | None]:
+        """Return the record as a JSON object."""
+        return asdict(self)
+
+
+class State(Protocol):
+    """What every method's state has."""
+
+    @property
+    def w(self) -> Tensor:
+        """The parameters."""
+        ...
+
+
+S = TypeVar("S", bound=State)
+Schedule = tuple[tuple[Mechanism, int], ...]
+"""Charges in their order, each with how often it follows itself."""
+
+
+class Method(Protocol[S]):
+    """An algorithm as public settings and pure functions of its state."""
+
+    def init(self, w: Tensor) -> S:
+        """Return the first state."""
+        ...
+
+    def schedule(self) -> Schedule | None:
+        """Return every charge of the run if they are fixed beforehand, else None."""
+        ...
+
+    def plan(self, state: S) -> BatchPlan:
+        """Name what the next batch is for, from released values only."""
+        ...
+
+    def step(
+        self, batch: PrivateBatch, objective: Objective, state: S, batch_size: float
+    ) -> tuple[S, StepRecord]:
+        """Use the batch; ``batch_size`` is the public expected one."""
+        ...
+
+
+def minimize(
+    objective: Objective,
+    data: PrivateDataset,
+    method: Method[S],
+    state: S,
+    *,
+    max_batches: int | None = None,
+) -> Iterator[tuple[S, StepRecord]]:
+    """Run a method until its budget or ``max_batches`` ends.
+
+    Yields
+    ------
+    state, record
+        After every batch, retries included.  The run ends when the accountant refuses
+        the next plan, before any access.
+    """
+    done = 0
+    while max_batches is None or done < max_batches:
+        plan = method.plan(state)
+        try:
+            batch = data.open(plan, label=type(method).__name__)
+        except BudgetExceeded:
+            return
+        size = data.expected_batch_size(plan.rate)
+        state, record = method.step(batch, objective, state, size)
+        done += 1
+        spent = data.accountant.epsilon_spent()
+        yield state, _stamped(record, batch=batch.number, epsilon=spent)
+
+
+def _stamped(record: StepRecord, *, batch: int, epsilon: float) -> StepRecord:
+    """Return the record with the number of its batch and the spent epsilon."""
+    return replace(record, batch=batch, epsilon=epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """The public facts a method is built from: no row is among them."""
+
+    budget: Budget
+    objective: LinearObjective
+    n_rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodSettings(ABC):
+    """Settings of one method; the fields are the parameters it takes.
+
+    Attributes
+    ----------
+    multi_class : bool
+        Whether it takes more than two classes.
+    smooth : bool
+        Whether it needs a smooth loss; the hinge is then replaced by its Huberized
+        form.
+    private : bool
+        Whether it gives a guarantee at all.
+    """
+
+    multi_class: ClassVar[bool] = True
+    smooth: ClassVar[bool] = False
+    private: ClassVar[bool] = True
+
+    @property
+    def relation(self) -> Neighboring | None:
+        """The relation of its proof; None where one row more or less is what counts."""
+        return None
+
+    @property
+    def row_bound(self) -> float | None:
+        """The norm to which rows are clipped in training, hence also to predict."""
+        return None
+
+    @abstractmethod
+    def build(self, problem: Problem) -> Method[Any]:
+        """Return the algorithm with its noise and budgets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Direction:
+    """A released descent direction with its public noise energy E||noise||^2."""
+
+    vector: Tensor
+    noise_energy: float = 0.0
+
+    @cached_property
+    def squared_norm(self) -> float:
+        """The released ``||g||^2``."""
+        return float(self.vector @ self.vector)
+
+
+def measure(
+    batch: PrivateBatch,
+    objective: Objective,
+    w: Tensor,
+    gradient: Gaussian,
+    batch_size: float,
+) -> Direction:
+    """Release the noisy mean gradient; the penalty's is added after the noise.
+
+    Each example is clipped to the sensitivity of the mechanism; the divisor is the
+    public expected batch size.
+    """
+    query = objective.gradient_sum(w, clip=gradient.sensitivity)
+    vector = batch.noisy_vector(query, gradient) / batch_size
+    vector += objective.penalty_gradient(w)
+    energy = objective.size * (gradient.noise_scale / batch_size) ** 2
+    return Direction(vector=vector, noise_energy=energy)
+
+
+def averaged(
+    old: Direction, new: Direction, how: Literal["plain", "weighted"]
+) -> Direction:
+    """Average two measurements of one gradient, with the noise energy of the result."""
+    share = 0.5
+    total = old.noise_energy + new.noise_energy
+    if how == "weighted" and total > 0:
+        share = old.noise_energy / total  # inverse variance: the noisier counts less
+    energy = (1 - share) ** 2 * old.noise_energy + share**2 * new.noise_energy
+    vector = (1 - share) * old.vector + share * new.vector
+    return Direction(vector=vector, noise_energy=energy)
+
+
+def tail_weight(update: int, decay: float = _DECAY) -> float:
+    """Return the weight of the iterate after an update, from one on, in the mean.
+
+    Polynomial-decay averaging (Shamir and Zhang 2013) with decay a:
+
+        mean_t = (1 - (a + 1) / (t + a)) mean_(t-1) + (a + 1) / (t + a) w_t
+
+    so that with a = 3 w_t counts as ``t (t + 1) (t + 2)`` and the last half of the
+    updates has about 15/16 of the weight: a mean of the tail that need not know when
+    the run ends.  Failed searches leave the iterate and the mean as they are.
+
+    >>> tail_weight(1), tail_weight(5)
+    (1.0, 0.5)
+    """
+    return (decay + 1) / (update + decay)
