@@ -31,7 +31,6 @@ from tests.fuzz.table_targets import written
 from tests.optim.test_checkpoint import some_state
 
 DEEP = b"[" * 100_000
-CONVEX = RUN_TARGETS["convex results"].seeds[0]
 
 
 class TestTables:
