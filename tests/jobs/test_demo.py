@@ -14,6 +14,7 @@ from armijo.errors import DatasetError
 from armijo.jobs import demo
 from armijo.jobs.fit import predict_table
 from armijo.privacy.ledger import read_ledger
+from tests.jobs.conftest import FILES
 from armijo.tables import encode, load_schema
 
 ROWS = 2000
@@ -81,7 +82,7 @@ def test_every_budget_leaves_a_whole_run(shown, epsilon):
     result, seen = shown
     folder = result.folder / f"epsilon-{epsilon:g}"
     names = {path.name for path in folder.iterdir()} - {"ledger.jsonl.lock"}
-    assert names == {"model.json", "report.html", "report.json", "ledger.jsonl"}
+    assert names == FILES
     view = read_ledger(folder / "ledger.jsonl")
     assert (view.header["epsilon"], view.header["delta"]) == (epsilon, demo.DELTA)
     assert view.header["guarantee"] is True
