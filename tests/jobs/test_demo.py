@@ -14,8 +14,8 @@ from armijo.errors import DatasetError
 from armijo.jobs import demo
 from armijo.jobs.fit import predict_table
 from armijo.privacy.ledger import read_ledger
-from tests.jobs.conftest import FILES
 from armijo.tables import encode, load_schema
+from tests.jobs.conftest import FILES
 
 ROWS = 2000
 LABELS = [f"private, epsilon {epsilon}" for epsilon in ("0.1", "0.5", "1")]
