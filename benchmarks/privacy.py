@@ -17,10 +17,10 @@ from armijo.data.private import BatchPlan
 from armijo.noise import SystemBits, each_gaussian
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.budget import Budget
-from armijo.privacy.calibrate import noise_multiplier_for
+from armijo.privacy.calibration import noise_multiplier_for
 from armijo.privacy.filter import PrivacyFilter
-from armijo.privacy.mechanisms import Gaussian
-from armijo.privacy.subsampling import knots, log_binomial_weights
+from armijo.privacy.mechanisms import Gaussian, knots
+from armijo.privacy.subsampling import log_binomial_weights
 from benchmarks import Row, times_faster, under
 from benchmarks._timing import in_turns, median_seconds
 
@@ -73,7 +73,7 @@ def _plan(gradient_rho: float, search: AboveThreshold) -> BatchPlan:
 
 def _unchanged_charge() -> float:
     """Time one charge of a plan that was charged before, as the gate makes it."""
-    accountant = PrivacyFilter(BUDGET, orders=ORDER)
+    accountant = PrivacyFilter(BUDGET, order=ORDER)
     plan = _plan(1e-8, AboveThreshold.laplace(1e-4))
 
     def charges() -> None:
@@ -102,7 +102,7 @@ def _curve(search: Callable[[float], AboveThreshold]) -> float:
 
 def _changed_charge() -> float:
     """Time the first charge after the gradient's budget changed; the search stays."""
-    accountant = PrivacyFilter(BUDGET, orders=ORDER)
+    accountant = PrivacyFilter(BUDGET, order=ORDER)
     search = AboveThreshold.laplace(1e-4)
     rhos = itertools.count(1e-8, 1e-10)
     return median_seconds(

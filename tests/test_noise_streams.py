@@ -18,7 +18,7 @@ from armijo.noise import (
     SeededBits,
     SystemBits,
     poisson_coins,
-    selection,
+    rejection,
 )
 
 
@@ -121,7 +121,7 @@ def test_no_global_generator_is_used_or_seeded():
 
 def test_coins_of_many_rows_are_thrown_in_parts(monkeypatch):
     """Every part has its own bits, and no row is lost or doubled at a seam."""
-    monkeypatch.setattr(selection, "_PART", 7)
+    monkeypatch.setattr(rejection, "_PART", 7)
     rounds, n, rate = 4_000, 20, 0.3
     bits, seen = SeededBits(11), np.zeros(n)
     for _ in range(rounds):

@@ -11,9 +11,9 @@ import math
 import numpy as np
 import pytest
 
-from armijo.datasets import available, folds, load
 from armijo.errors import PrivacyLeakWarning
 from armijo.estimators import PrivateLogisticRegression
+from armijo_reproduction.datasets import available, folds, load
 
 EPSILON, DELTA, L2 = 0.1, 1e-8, 1e-3
 DRAWS = 24

@@ -17,8 +17,8 @@ from armijo.audit.bounds import (
     mu_of_test,
     upper_rate,
 )
-from armijo.privacy.analytic import gaussian_delta, gaussian_noise
 from armijo.privacy.budget import Budget
+from armijo.privacy.conversion import gaussian_delta, gaussian_noise
 
 MISS = st.floats(1e-6, 0.3)
 

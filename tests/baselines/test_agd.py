@@ -113,7 +113,7 @@ class TestBudgets:
     def test_a_success_is_charged_once(self):
         """No second charge for the gradient after a step was found."""
         budget = Budget(epsilon=3.0, delta=1e-6)
-        accountant = PrivacyFilter(budget, orders=8, insecure_deterministic=True)
+        accountant = PrivacyFilter(budget, order=8, insecure_deterministic=True)
         X, y = blobs()
         data = PrivateDataset(
             X,

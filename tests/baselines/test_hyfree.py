@@ -22,7 +22,7 @@ from armijo.objectives.linear import LinearObjective
 from armijo.objectives.losses import Huber
 from armijo.privacy.accountant import Accountant
 from armijo.privacy.budget import Budget, Neighboring
-from armijo.privacy.calibrate import noise_multiplier_for
+from armijo.privacy.calibration import noise_multiplier_for
 from armijo.privacy.planned import PlannedAccountant, planned_epsilon
 from armijo.training.checkpoint import state_from_dict, state_to_dict
 from tests.data.lattice_doubles import on_lattice

@@ -51,12 +51,6 @@ def test_the_chance_never_undercuts_what_was_charged(mean):
     assert chance == pytest.approx(1 / mean, rel=1e-9)
 
 
-def test_only_a_geometric_law_is_drawn_by_coins():
-    for shape in (0.0, 0.5, None):
-        with pytest.raises(ValueError, match="shape 1"):
-            stop_chance(RepeatAndSelect(BASE, mean=3.0, shape=shape))
-
-
 def test_the_highest_score_wins_and_the_first_of_equals():
     mechanism, bits = RepeatAndSelect(BASE, mean=50.0), SeededBits(3)
     seen = set()

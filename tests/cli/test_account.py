@@ -18,11 +18,7 @@ from armijo.cli import main
 from armijo.errors import BudgetExceeded
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.budget import Budget
-from armijo.privacy.calibrate import (
-    epsilon_of,
-    noise_multiplier_for,
-    step_mechanism,
-)
+from armijo.privacy.calibration import epsilon_of, noise_multiplier_for, step_mechanism
 from armijo.privacy.paper import BROKEN_PREMISES, printed_epsilon
 
 ACCOUNT = {"--rate": "0.1", "--noise-multiplier": "5.0", "--steps": "100"}

@@ -22,7 +22,7 @@ from armijo.cli.tables import _finish_step_on_interrupt
 from armijo.methods import BLSGD
 from armijo.privacy.accountant import SEEDED
 from armijo.privacy.ledger import Ledger, read_ledger
-from armijo.privacy.ledger_lines import OWN_KEYS
+from armijo.privacy.ledger_header import OWN_KEYS
 from armijo.privacy.paper import BROKEN_PREMISES
 from armijo.tables import load_model
 from tests.cli.conftest import USUAL, parsed, shown, words
@@ -156,10 +156,10 @@ def test_show_names_a_ledger_that_is_not_the_models(armijo, trained, tmp_path, h
     run, view = tmp_path / "run", read_ledger(trained / "ledger.jsonl")
     shutil.copytree(trained, run)
     path, told = run / "ledger.jsonl", len(view.charges)
-    if how == "cut":
+    if how == "cut":  # both closing lines and a charge
         lines = path.read_bytes().splitlines(keepends=True)
-        path.write_bytes(b"".join(lines[:-1]))
-        message = f"expected {told} charges, as the model says, found {told - 1}"
+        path.write_bytes(b"".join(lines[:-3]))
+        message = "it is not closed, yet there is a model"
     header = {k: v for k, v in view.header.items() if k not in OWN_KEYS}
     if how == "exchanged":
         path.unlink()
@@ -168,16 +168,18 @@ def test_show_names_a_ledger_that_is_not_the_models(armijo, trained, tmp_path, h
         with Ledger.open(path, header=header) as ledger:
             for charge in view.charges if how == "exchanged" else view.charges[:1]:
                 ledger.append(dataclasses.replace(charge, index=ledger.next_index))
+            ledger.finish(view.closing.digests)
     if how == "extended":
         message = f"found {told + 1}: it was extended"
     found = armijo("show", run, "--json")
-    assert found.code == 2 and message in found.err
-    assert json.loads(found.out)["ledger_verified"] is False
+    assert found.code == 4 and message in found.err and str(path) in found.err
+    assert json.loads(found.out)["verified"] is False
 
 
 def test_show_describes_a_finished_run(armijo, trained):
     found = parsed(armijo("show", trained, "--json"))
-    assert found["state"] == "finished" and found["ledger_verified"] is True
+    assert found["state"] == "finished" and found["verified"] is True
+    assert found["verdict"].startswith("verified: ")
     text = shown(armijo("show", trained))
     assert "state finished" in text and f"charges {found['charges']}" in text
     assert "target income" in text and "classes - no - yes" in text

@@ -18,7 +18,7 @@ import torch
 from armijo.errors import ArmijoError
 from armijo.estimators import run
 from armijo.estimators.run import RunSettings, train
-from armijo.jobs.show import ledger_fault
+from armijo.jobs.verify import ledger_fault
 from armijo.methods.base import StepRecord
 from armijo.objectives import LinearObjective
 from armijo.privacy import run_key

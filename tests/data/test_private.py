@@ -25,7 +25,7 @@ from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.filter import PrivacyFilter
 from armijo.privacy.ledger import Ledger
-from armijo.privacy.mechanisms import Composed, Gaussian, Laplace, Mechanism
+from armijo.privacy.mechanisms import Composed, Gaussian, Mechanism, PureDP
 from armijo.privacy.planned import PlannedAccountant
 from armijo.privacy.subsampling import Subsampled
 from tests.data.gate_doubles import (
@@ -115,7 +115,7 @@ def test_a_batch_is_charged_then_drawn_then_answered():
     (charge,) = data.accountant.ledger.charges
     assert charge.label == "first"
     whole = Subsampled(Composed(EVERY), 0.5)
-    assert data.accountant.spent == whole.rdp(data.accountant.orders)
+    assert data.accountant.spent == whole.rdp(np.array([float(data.accountant.order)]))
 
 
 def test_the_charge_is_on_disk_before_a_bit_is_drawn(tmp_path: Path):
@@ -184,10 +184,10 @@ def test_a_mechanism_that_stands_twice_in_the_plan_is_answered_twice():
 
 
 @pytest.mark.parametrize("method", ["noisy_sum", "first_above", "noisy_argmax"])
-@pytest.mark.parametrize("one", [*EVERY, Laplace(noise_scale=1.0)])
+@pytest.mark.parametrize("one", [*EVERY, PureDP(1.0)])
 def test_the_wrong_method_for_a_mechanism_is_refused_and_uses_nothing(method, one):
     own = {"noisy_sum": GRADIENT, "first_above": SEARCH, "noisy_argmax": CHOICE}
-    batch = opened(*EVERY, Laplace(noise_scale=1.0))
+    batch = opened(*EVERY, PureDP(1.0))
     if own[method] != one:
         query = [level(0.0)] if method == "first_above" else features()
         with pytest.raises(UnchargedAccess, match="expected a"):

@@ -34,7 +34,7 @@ def tuned(**more):
 
 
 def test_the_best_by_test_accuracy_is_returned():
-    found = tuned()
+    found = tuned(random_state=2)  # with 1, all three settings tie
     assert len(set(found.accuracies)) > 1
     assert found.accuracy == max(found.accuracies)
     assert found.setting is GRID[int(np.argmax(found.accuracies))]

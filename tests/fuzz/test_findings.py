@@ -16,10 +16,10 @@ from armijo.errors import ArmijoError, TableError
 from armijo.jobs.report import plain_sentence
 from armijo.networks.checkpoint import load_training
 from armijo.noise import Randomness
-from armijo.privacy.budget import Budget, best_order, order_grid
-from armijo.privacy.calibrate import noise_multiplier_for
+from armijo.privacy.budget import Budget
+from armijo.privacy.calibration import best_share, noise_multiplier_for
+from armijo.privacy.conversion import best_order, order_grid
 from armijo.privacy.mechanisms import Gaussian
-from armijo.privacy.plan_noise import best_share
 from armijo.privacy.run_key import RunKey
 from armijo.privacy.subsampling import Subsampled
 from armijo.tables import read_table
@@ -31,7 +31,6 @@ from tests.fuzz.table_targets import written
 from tests.training.test_checkpoint import some_state
 
 DEEP = b"[" * 100_000
-CONVEX = RUN_TARGETS["convex results"].seeds[0]
 
 
 class TestTables:

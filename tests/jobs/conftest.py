@@ -22,7 +22,7 @@ from tests.estimators.flat import parameters
 FOUND_ROWS, PUBLIC_ROWS = 317, 301
 CLASSES = ("no", "yes")
 SEED = 3
-FILES = {"model.json", "report.html", "report.json", "ledger.jsonl"}
+FILES = {"model.json", "report.html", "report.json", "schema.toml", "ledger.jsonl"}
 SETTINGS = {
     "epsilon": 1.0,
     "delta": 1e-5,

@@ -14,6 +14,7 @@ from armijo.jobs.census import generated_census_frame
 from armijo.jobs.fit import predict_table
 from armijo.privacy.ledger import read_ledger
 from armijo.tables import encode, load_schema
+from tests.jobs.conftest import FILES
 
 ROWS = 2000
 LABELS = [f"private, epsilon {epsilon}" for epsilon in ("0.1", "0.5", "1")]
@@ -78,7 +79,7 @@ def test_every_budget_leaves_a_whole_run(shown, epsilon):
     result, seen = shown
     folder = result.folder / f"epsilon-{epsilon:g}"
     names = {path.name for path in folder.iterdir()} - {"ledger.jsonl.lock"}
-    assert names == {"model.json", "report.html", "report.json", "ledger.jsonl"}
+    assert names == FILES
     view = read_ledger(folder / "ledger.jsonl")
     assert (view.header["epsilon"], view.header["delta"]) == (epsilon, demo.DELTA)
     assert view.header["guarantee"] is True

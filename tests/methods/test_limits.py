@@ -252,7 +252,7 @@ def test_small_noise_is_close_to_none():
         X,
         y,
         n_rows=ROWS,
-        accountant=PrivacyFilter(budget, orders=2, insecure_deterministic=True),
+        accountant=PrivacyFilter(budget, order=2, insecure_deterministic=True),
         randomness=Randomness(seed=1, insecure_deterministic=True),
     )
     state = method.init(torch.zeros(objective.size, dtype=torch.float64))

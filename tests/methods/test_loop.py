@@ -42,7 +42,7 @@ def gate(X, y, *, seed=0, n_rows=ROWS, budget=BUDGET, orders=3):
         X,
         y,
         n_rows=n_rows,
-        accountant=PrivacyFilter(budget, orders=orders, insecure_deterministic=True),
+        accountant=PrivacyFilter(budget, order=orders, insecure_deterministic=True),
         randomness=Randomness(seed=seed, insecure_deterministic=True),
     )
 
@@ -294,8 +294,8 @@ class TestMethodsByName:
         )
         step = method.plan(method.init(torch.zeros(2, dtype=torch.float64))).mechanism
         best = max(
-            np.max(watch.limits / step.rdp(watch.orders))
-            for watch in (PrivacyFilter(PAPER, orders=a) for a in range(7, 30))
+            np.max(watch.limits / step.rdp(np.array([float(watch.order)])))
+            for watch in (PrivacyFilter(PAPER, order=a) for a in range(7, 30))
         )
         assert 19.9 < best < 20.5
 

@@ -11,7 +11,7 @@ from armijo.errors import BudgetExceeded
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.accountant import Accountant
 from armijo.privacy.budget import Budget
-from armijo.privacy.mechanisms import Composed, Gaussian, Mechanism
+from armijo.privacy.mechanisms import Composed, Gaussian, Mechanism, laplace_rdp
 from armijo.privacy.subsampling import Subsampled
 
 FloatArray = NDArray[np.float64]
@@ -22,13 +22,23 @@ STEP = Subsampled(
 
 
 @dataclasses.dataclass(frozen=True)
-class Fixed:
+class Fixed(Mechanism):
     """A mechanism that costs what it says at every order."""
 
     price: float
 
     def rdp(self, orders: FloatArray) -> FloatArray:
         return np.full(np.shape(orders), self.price)
+
+
+@dataclasses.dataclass(frozen=True)
+class Laplace(Mechanism):
+    """One number with Laplace noise: a mechanism with a curve and nothing else."""
+
+    epsilon: float
+
+    def rdp(self, orders: FloatArray) -> FloatArray:
+        return laplace_rdp(orders, self.epsilon)
 
 
 def drain(watch: Accountant, mechanism: Mechanism) -> int:

@@ -22,7 +22,6 @@ from armijo.privacy.mechanisms import (
     Repeated,
     describe,
 )
-from armijo.privacy.subsampling import integer_curve
 
 FloatArray = NDArray[np.float64]
 
@@ -59,7 +58,7 @@ def uses_multiply(mechanism: Mechanism) -> None:
         repeated = Repeated(mechanism, count)
         np.testing.assert_allclose(repeated.rdp(ORDERS), count * once, rtol=1e-14)
         np.testing.assert_allclose(
-            integer_curve(repeated, 40), count * integer_curve(mechanism, 40)
+            repeated.integer_curve(40), count * mechanism.integer_curve(40)
         )
     composed = Composed((mechanism,) * 10)
     np.testing.assert_allclose(composed.rdp(ORDERS), 10 * once, rtol=1e-14)
@@ -99,7 +98,7 @@ def charged_as_often_as_used(mechanism: Mechanism) -> None:
     order = 16
     once = float(mechanism.rdp(np.array([float(order)]))[0])
     budget = Budget(epsilon=1e9, delta=0.5)
-    one_by_one, at_once = (PrivacyFilter(budget, orders=order) for _ in range(2))
+    one_by_one, at_once = (PrivacyFilter(budget, order=order) for _ in range(2))
     for _ in range(7):
         one_by_one.charge(mechanism)
     at_once.charge(Repeated(mechanism, 7))

@@ -6,12 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from armijo.privacy.analytic import gaussian_noise
-from armijo.privacy.approximate_minima import WithOutputNoise, with_output_share
 from armijo.privacy.budget import Budget
+from armijo.privacy.conversion import gaussian_noise
 from armijo.privacy.mechanisms import Gaussian, PureDP
-from armijo.privacy.objective_classics import ChaudhuriObjective, KiferObjective
-from armijo.privacy.objective_perturbation import calibrate_objective
+from armijo.privacy.objective_perturbation import (
+    ChaudhuriObjective,
+    KiferObjective,
+    calibrate_objective,
+)
+from armijo.privacy.output_perturbation import WithOutputNoise, with_output_share
 from armijo.privacy.planned import PlannedAccountant, planned_epsilon, reachable
 
 BUDGETS = st.builds(

@@ -12,15 +12,8 @@ from hypothesis import strategies as st
 from scipy import optimize
 from scipy.special import log_ndtr, ndtr
 
-from armijo.privacy.budget import (
-    Budget,
-    Guarantee,
-    Neighboring,
-    best_order,
-    order_grid,
-    rdp_limit,
-    rdp_to_epsilon,
-)
+from armijo.privacy.budget import Budget, Guarantee, Neighboring
+from armijo.privacy.conversion import best_order, order_grid, rdp_limit, rdp_to_epsilon
 from armijo.privacy.paper import proposition1, proposition1_limit
 from tests.privacy.contract import NOT_POSITIVE, refused
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The privacy filter: nothing is spent that does not fit, and nothing is forgotten."""
 
-import dataclasses
 import json
 import math
 from fractions import Fraction
@@ -14,7 +13,8 @@ from hypothesis import strategies as st
 
 from armijo.errors import BudgetExceeded, UnchargedAccess
 from armijo.privacy.accountant import SEEDED
-from armijo.privacy.budget import Budget, Neighboring, best_order, rdp_limit
+from armijo.privacy.budget import Budget, Neighboring
+from armijo.privacy.conversion import best_order, rdp_limit
 from armijo.privacy.filter import PrivacyFilter
 from armijo.privacy.mechanisms import Gaussian, PureDP, describe
 from armijo.privacy.subsampling import Subsampled
@@ -24,7 +24,7 @@ from tests.privacy.contract import refused
 
 def test_default_order_and_limit():
     watch = PrivacyFilter(BUDGET)
-    assert watch.orders.tolist() == [31.0]
+    assert watch.order == 31
     assert watch.limits.tolist() == [float(rdp_limit(31, BUDGET))]
     assert watch.guarantee.holds
     assert watch.guarantee.budget == BUDGET == watch.budget
@@ -34,13 +34,12 @@ def test_default_order_and_limit():
 
 
 def test_order_and_limits_never_change():
-    watch = PrivacyFilter(BUDGET, orders=24)
+    watch = PrivacyFilter(BUDGET, order=24)
     with pytest.raises(AttributeError):
-        watch.orders = np.array([31.0])
+        watch.order = 31
     with pytest.raises(AttributeError):
         watch.limits = np.array([9.0])
-    watch.orders[0] = 31.0
-    assert watch.orders.tolist() == [24.0]
+    assert watch.order == 24
     with pytest.raises(ValueError, match="read-only"):
         watch.limits[0] = 9.0
     before = float(watch.cost(STEP)[0])
@@ -48,7 +47,7 @@ def test_order_and_limits_never_change():
 
 
 def test_cost_is_the_curve_at_the_order():
-    watch = PrivacyFilter(BUDGET, orders=20)
+    watch = PrivacyFilter(BUDGET, order=20)
     assert watch.cost(STEP).tolist() == STEP.rdp(np.array([20.0])).tolist()
     assert watch.charge(STEP) == 0
     assert watch.charge(STEP) == 1
@@ -91,14 +90,13 @@ def test_spent_epsilon_rises_to_the_promise():
     assert watch.guarantee.to_dict()["epsilon"] == BUDGET.epsilon
 
 
-@pytest.mark.parametrize("orders", [None, {24: 0.5, 40: 0.5}], ids=["one", "two"])
 @pytest.mark.parametrize(
     "greedy",
     [Fixed(100.0), Fixed(math.inf), Gaussian(noise_scale=0.0), PureDP(50.0)],
     ids=repr,
 )
-def test_refusal_changes_nothing(greedy, orders):
-    watch = PrivacyFilter(BUDGET, orders=orders)
+def test_refusal_changes_nothing(greedy):
+    watch = PrivacyFilter(BUDGET)
     watch.charge(STEP, label="kept")
     before = snapshot(watch)
     assert not watch.affords(greedy)
@@ -126,13 +124,13 @@ def test_free_loops_are_impossible():
 
 
 prices = st.lists(st.floats(1e-12, 0.4), min_size=1, max_size=25)
-choices = st.sampled_from([None, 7, 31, {12: 0.2, 31: 0.5, 90: 0.3}, {31: 0.25}])
+choices = st.sampled_from([None, 7, 31, 90])
 
 
 @settings(deadline=None)
 @given(prices, choices, st.integers(0, 2**32 - 1))
-def test_any_adaptive_schedule_stays_within_the_limit(schedule, orders, seed):
-    watch = PrivacyFilter(Budget(epsilon=3.0, delta=1e-6), orders=orders)
+def test_any_adaptive_schedule_stays_within_the_limit(schedule, order, seed):
+    watch = PrivacyFilter(Budget(epsilon=3.0, delta=1e-6), order=order)
     rng = np.random.default_rng(seed)
     price = schedule[0]
     for proposal in schedule:
@@ -190,101 +188,22 @@ def test_retry_costs_a_full_step():
     assert first.mechanism == describe(STEP)
 
 
-def test_weighted_orders_share_delta():
-    weights = {24: 0.25, 31: 0.5, 80: 0.125}
-    watch = PrivacyFilter(BUDGET, orders=weights)
-    assert watch.orders.tolist() == [24.0, 31.0, 80.0]
-    expected = [
-        float(rdp_limit(a, Budget(epsilon=1.0, delta=w * 1e-8)))
-        for a, w in weights.items()
-    ]
-    assert watch.limits.tolist() == expected
-    assert watch.guarantee.accountant == "filter-rdp-weighted"
-    alone = PrivacyFilter(BUDGET, orders=31)
-    assert watch.limits[1] < alone.limits[0]
-
-
-@dataclasses.dataclass(frozen=True)
-class Steep:
-    """A mechanism that is dear at high orders."""
-
-    price: float
-
-    def rdp(self, orders):
-        return self.price * (np.asarray(orders) / 20) ** 6
-
-
-def test_weighted_filter_goes_on_while_one_order_holds():
-    watch = PrivacyFilter(BUDGET, orders={20: 0.5, 60: 0.5})
-    watch.charge(Fixed(0.01))
-    count = drain(watch, Steep(0.004))
-    assert watch.spent[1] > watch.limits[1]
-    assert watch.spent[0] <= watch.limits[0]
-    assert watch.remaining()[1] == 0.0
-    assert 0 < watch.epsilon_spent() <= BUDGET.epsilon
-    assert drain(PrivacyFilter(BUDGET, orders=60), Steep(0.004)) < count
-
-
-@pytest.mark.parametrize(
-    "weights", [{8: 0.6, 31: 0.6}, {31: 1.0001}, dict.fromkeys(range(2, 40), 0.03)]
-)
-def test_weights_above_one_are_refused(weights):
-    refused(
-        lambda: PrivacyFilter(BUDGET, orders=weights), "weights", sum(weights.values())
-    )
-
-
-def test_weights_that_sum_to_one_but_for_rounding_are_taken():
-    thirds = dict.fromkeys((29, 31, 33), 1 / 3)
-    tenths = dict.fromkeys(range(25, 35), 0.1)
-    for weights in (thirds, tenths):
-        assert PrivacyFilter(BUDGET, orders=weights).limits.size == len(weights)
-
-
-def test_unusable_orders_are_dropped():
-    budget = Budget(epsilon=0.1, delta=1e-8)
-    watch = PrivacyFilter(budget, orders={2: 0.1, 20: 0.1, 250: 0.8})
-    assert watch.orders.tolist() == [250.0]
-    assert watch.limits.size == 1
-    assert watch.limits[0] > 0
-    assert np.all(rdp_limit(np.array([2, 20]), budget) < 0)
-    assert watch.header()["orders"] == [250.0]
-    # Its share of delta stays what it was: nothing is inherited from the others.
-    own = Budget(epsilon=0.1, delta=0.8e-8)
-    assert watch.limits[0] == pytest.approx(
-        float(rdp_limit(250, own)), rel=1e-15, abs=0.0
-    )
-
-
 def test_no_usable_order_is_refused():
-    with pytest.raises(
-        ValueError, match=r"epsilon 0.1 at delta 1e-08, got \[2.0\]"
-    ) as e:
-        PrivacyFilter(Budget(epsilon=0.1, delta=1e-8), orders=2)
+    with pytest.raises(ValueError, match=r"epsilon 0.1 at delta 1e-08, got 2;") as e:
+        PrivacyFilter(Budget(epsilon=0.1, delta=1e-8), order=2)
     assert "Order 250 would do" in str(e.value)
 
 
 @pytest.mark.parametrize("order", [1, 0, -3, 2.0, 31.5, True, "31", math.nan])
 def test_bad_orders_are_refused(order):
-    refused(lambda: PrivacyFilter(BUDGET, orders=order), "order", order)
-    refused(lambda: PrivacyFilter(BUDGET, orders={order: 1.0}), "order", order)
-
-
-@pytest.mark.parametrize("weight", [0.0, -0.5, math.nan, math.inf, True, "1", None])
-def test_bad_weights_are_refused(weight):
-    refused(lambda: PrivacyFilter(BUDGET, orders={31: weight}), "weight", weight)
-
-
-def test_no_order_is_refused():
-    with pytest.raises(ValueError, match="at least one order"):
-        PrivacyFilter(BUDGET, orders={})
+    refused(lambda: PrivacyFilter(BUDGET, order=order), "order", order)
 
 
 def test_small_budgets_use_large_orders():
     budget = Budget(epsilon=0.01, delta=1e-10)
     watch = PrivacyFilter(budget)
-    assert watch.orders.tolist() == [best_order(budget)]
-    rho = float(watch.limits[0] / watch.orders[0])
+    assert watch.order == best_order(budget)
+    rho = float(watch.limits[0] / watch.order)
     assert drain(watch, Gaussian.from_rho(rho / 10.5)) == 10
 
 
@@ -296,9 +215,7 @@ def test_seeded_randomness_voids_the_promise():
 
 
 def test_state_is_json():
-    watch = PrivacyFilter(
-        BUDGET, orders={24: 0.5, 31: 0.5}, relation=Neighboring.ZERO_OUT
-    )
+    watch = PrivacyFilter(BUDGET, order=24, relation=Neighboring.ZERO_OUT)
     watch.charge(STEP)
     state = json.loads(json.dumps(watch.state_dict()))
     assert state["spent"] == watch.spent.tolist()
@@ -307,12 +224,12 @@ def test_state_is_json():
         "epsilon": 1.0,
         "delta": 1e-8,
         "relation": "zero-out",
-        "accountant": "filter-rdp-weighted",
+        "accountant": "filter-rdp",
         "guarantee": True,
         "broken_premises": [],
         "sampler": "exact, rounded to a public lattice",
         "arithmetic": "exact sums of integers",
         "assumptions": [],
         "limits": watch.limits.tolist(),
-        "orders": [24.0, 31.0],
+        "orders": [24.0],
     }

@@ -101,7 +101,7 @@ def test_ledger_of_other_settings_is_refused(tmp_path):
 
 
 def test_ledger_with_another_number_of_sums_is_refused():
-    other = PrivacyFilter(BUDGET, orders={24: 0.5, 31: 0.5})
+    other = PrivacyFilter(BUDGET, order={24: 0.5, 31: 0.5})
     other.charge(STEP)
     with pytest.raises(LedgerError, match="2 running sums, expected 1"):
         PrivacyFilter(BUDGET, ledger=lambda header: other.ledger)

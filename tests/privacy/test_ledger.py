@@ -45,7 +45,7 @@ def test_what_was_written_is_read_back_exactly(path: Path) -> None:
         assert ledger.next_index == 2
         assert ledger.header == view.header
     assert view.header["format"] == "armijo-ledger"
-    assert view.header["version"] == 1
+    assert view.header["version"] == 2
     assert view.header["budget"] == HEADER["budget"]
     assert len(str(view.header["run"])) == 32
     assert view.torn == 0
@@ -180,7 +180,9 @@ def test_a_refused_charge_changes_nothing(path: Path, durable: bool) -> None:
         assert ledger.spent == (0.75, 0.75)
 
 
-@pytest.mark.parametrize("key", ["format", "version", "run", "chain"])
+@pytest.mark.parametrize(
+    "key", ["format", "version", "run", "created", "created_by", "chain"]
+)
 def test_the_keys_of_the_ledger_itself_are_taken(path: Path, key: str) -> None:
     with pytest.raises(ValueError, match=f"got '{key}'"):
         Ledger.open(path, header={key: 1})

@@ -16,7 +16,6 @@ from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.mechanisms import (
     Composed,
     Gaussian,
-    Laplace,
     Mechanism,
     NoisyMax,
     PureDP,
@@ -24,20 +23,21 @@ from armijo.privacy.mechanisms import (
     describe,
     laplace_rdp,
 )
+from tests.privacy.accounts import Laplace
 from tests.privacy.contract import NOT_POSITIVE, assert_convex, over, refused
 
 MECHANISMS: dict[str, Mechanism] = {
     "gaussian": Gaussian(noise_scale=3.0, sensitivity=2.0),
     "small-gaussian": Gaussian.from_rho(1e-9),
-    "laplace": Laplace(noise_scale=4.0, sensitivity=0.5),
-    "small-laplace": Laplace(noise_scale=1e6),
+    "laplace": Laplace(0.125),
+    "small-laplace": Laplace(1e-6),
     "pure": PureDP(0.3),
     "small-pure": PureDP(1e-7),
     "large-pure": PureDP(8.0),
     "noisy-max": NoisyMax(0.4, sensitivity=3.0),
     "small-noisy-max": NoisyMax(1e-6),
     "large-noisy-max": NoisyMax(6.0),
-    "composed": Composed((PureDP(0.2), Laplace(noise_scale=9.0))),
+    "composed": Composed((PureDP(0.2), Laplace(1 / 9))),
     "repeated": Repeated(NoisyMax(0.05), 40),
 }
 
@@ -75,7 +75,7 @@ def test_laplace_is_its_integral(order, scale):
         return lambda x: -abs(x - center) / scale - math.log(2 * scale)
 
     exact = divergence(order, log_density(0.0), log_density(1.0), 60 * scale)
-    assert float(Laplace(noise_scale=scale).rdp(order)) == pytest.approx(
+    assert float(laplace_rdp(order, 1 / scale)) == pytest.approx(
         exact, rel=1e-9, abs=0.0
     )
 
@@ -138,9 +138,6 @@ def test_digits_are_kept(order, epsilon):
         laplace = float(exact_laplace(order, epsilon))
         pure = float(exact_pure(order, epsilon))
     assert float(laplace_rdp(at, epsilon)) == pytest.approx(laplace, rel=1e-12, abs=0.0)
-    # Here epsilon is one over a scale, which may be off in the last digit.
-    by_scale = float(Laplace(noise_scale=1 / epsilon).rdp(at))
-    assert by_scale == pytest.approx(laplace, rel=1e-12, abs=0.0)
     assert float(PureDP(epsilon).rdp(at)) == pytest.approx(pure, rel=1e-12, abs=0.0)
 
 
@@ -208,7 +205,7 @@ def test_general_bounds_hold(epsilon, order):
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
 def test_curves_tend_to_epsilon(epsilon):
     far = np.array([1e6 / epsilon])
-    for mechanism in (Laplace(noise_scale=1 / epsilon), PureDP(epsilon)):
+    for mechanism in (Laplace(epsilon), PureDP(epsilon)):
         assert mechanism.rdp(far)[0] == pytest.approx(epsilon, rel=1e-4, abs=0.0)
     assert NoisyMax(epsilon).rdp(far)[0] == pytest.approx(epsilon, rel=1e-3, abs=0.0)
 
@@ -280,13 +277,9 @@ def test_description_of_what_is_no_mechanism():
 
 
 BUILDERS = {
-    "noise_scale": [
-        lambda value: Laplace(noise_scale=value),
-    ],
     "sensitivity": [
         lambda value: Gaussian(noise_scale=1.0, sensitivity=value),
         lambda value: Gaussian.from_rho(1.0, sensitivity=value),
-        lambda value: Laplace(noise_scale=1.0, sensitivity=value),
         lambda value: NoisyMax(1.0, sensitivity=value),
     ],
     "epsilon": [PureDP, NoisyMax],

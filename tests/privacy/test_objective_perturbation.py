@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from armijo.privacy.analytic import dense_orders, gaussian_delta, gaussian_noise
-from armijo.privacy.budget import Budget, Neighboring, rdp_to_epsilon
-from armijo.privacy.mechanisms import Gaussian, Profile
+from armijo.privacy.budget import Budget, Neighboring
+from armijo.privacy.conversion import gaussian_delta, gaussian_noise, rdp_to_epsilon
+from armijo.privacy.mechanisms import Gaussian
 from armijo.privacy.objective_perturbation import (
     ObjectivePerturbation,
     calibrate_objective,
     objective_noise,
-    objective_noise_rdp,
-    output_noise,
 )
+from armijo.privacy.output_perturbation import dense_orders, output_noise
 from tests.privacy import contract, one_weight
+from tests.privacy.renyi_noise import objective_noise_rdp
 
 EPSILONS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 DELTA = 1e-8
@@ -73,10 +73,9 @@ def test_contract(mechanism, check):
     check(mechanism)
 
 
-def test_it_says_its_relation_and_is_a_profile():
+def test_it_says_its_relation():
     release = ObjectivePerturbation(noise_scale=3.0, strong_convexity=40.0)
     assert release.relation is Neighboring.ADD_REMOVE
-    assert isinstance(release, Profile)
 
 
 @settings(deadline=None, max_examples=25)
@@ -202,8 +201,7 @@ def test_bad_arguments_are_refused(value):
         contract.refused(partial(ObjectivePerturbation, **bad), name, value)
     for name in ("strong_convexity", "lipschitz", "smoothness"):
         bad = {"strong_convexity": 9.0, name: value}
-        for solve in (objective_noise, objective_noise_rdp):
-            contract.refused(partial(solve, budget, **bad), name, value)
+        contract.refused(partial(objective_noise, budget, **bad), name, value)
     contract.refused(lambda: calibrate_objective(budget, l2_sum=value), "l2_sum", value)
     contract.refused(
         lambda: output_noise(1.0, value, budget), "strong_convexity", value

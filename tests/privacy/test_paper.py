@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from armijo.errors import BudgetExceeded, UnchargedAccess
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.accountant import SEEDED
-from armijo.privacy.budget import Budget, Neighboring, rdp_to_epsilon
+from armijo.privacy.budget import Budget, Neighboring
+from armijo.privacy.conversion import rdp_to_epsilon
 from armijo.privacy.ledger import Ledger, read_ledger
 from armijo.privacy.mechanisms import Composed, Gaussian, PureDP, laplace_rdp
 from armijo.privacy.paper import (

@@ -4,10 +4,10 @@
 import pytest
 
 from armijo.errors import BudgetExceeded
-from armijo.privacy.analytic import gaussian_noise
 from armijo.privacy.budget import Budget
+from armijo.privacy.calibration import noise_for_plan
+from armijo.privacy.conversion import gaussian_noise
 from armijo.privacy.mechanisms import Composed, Gaussian
-from armijo.privacy.plan_noise import noise_for_plan
 from armijo.privacy.planned import PlannedAccountant, planned_epsilon
 from armijo.privacy.selection import RepeatAndSelect
 from armijo.privacy.subsampling import Subsampled

@@ -18,24 +18,27 @@ from scipy.special import log_ndtr, ndtr
 from armijo.errors import BudgetExceeded, LedgerError, UnchargedAccess
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.accountant import SEEDED
-from armijo.privacy.analytic import gaussian_delta
-from armijo.privacy.budget import Budget, best_order, rdp_limit, rdp_to_epsilon
+from armijo.privacy.budget import Budget
+from armijo.privacy.conversion import (
+    best_order,
+    gaussian_delta,
+    rdp_limit,
+    rdp_to_epsilon,
+)
 from armijo.privacy.ledger import Ledger
 from armijo.privacy.mechanisms import (
     Composed,
     Gaussian,
-    Laplace,
     NoisyMax,
     PureDP,
     Repeated,
 )
 from armijo.privacy.planned import (
     PlannedAccountant,
-    fold_gaussians,
     planned_epsilon,
 )
 from armijo.privacy.subsampling import Subsampled
-from tests.privacy.accounts import BUDGET, STEP, snapshot
+from tests.privacy.accounts import BUDGET, STEP, Laplace, snapshot
 from tests.privacy.contract import NOT_POSITIVE, refused
 
 FIRST = Subsampled(Gaussian(noise_scale=9.0), 0.1)
@@ -75,7 +78,7 @@ def sampled(rate: float, *noises: float) -> Subsampled:
 @given(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=5))
 def test_gaussians_fold_into_one(noises):
     parts = tuple(Gaussian(noise_scale=2 * s, sensitivity=2.0) for s in noises)
-    folded = fold_gaussians(Composed(parts))
+    folded = Composed(parts).as_gaussian()
     assert isinstance(folded, Gaussian)
     expected = sum(noise**-2 for noise in noises) ** -0.5
     assert folded.noise_multiplier == pytest.approx(expected, rel=1e-12, abs=0.0)
@@ -86,16 +89,14 @@ def test_gaussians_fold_into_one(noises):
 def test_nested_gaussians_fold_and_others_stay():
     gaussian, pure = Gaussian(noise_scale=2.0), PureDP(0.1)
     nested = Composed((Composed((gaussian, gaussian)), gaussian))
-    assert fold_gaussians(nested).rho == pytest.approx(
+    assert nested.as_gaussian().rho == pytest.approx(
         3 * gaussian.rho, rel=1e-14, abs=0.0
     )
-    assert fold_gaussians(gaussian) is gaussian
-    assert fold_gaussians(pure) is pure
-    mixed = fold_gaussians(Composed((Composed((gaussian, gaussian)), pure)))
-    assert isinstance(mixed, Composed)
-    assert mixed.mechanisms[1] is pure
+    assert gaussian.as_gaussian() is gaussian
+    assert pure.as_gaussian() is None
+    assert Composed((Composed((gaussian, gaussian)), pure)).as_gaussian() is None
     silent = Composed((gaussian, Gaussian(noise_scale=0.0)))
-    assert fold_gaussians(silent).noise_scale == 0.0
+    assert silent.as_gaussian().noise_scale == 0.0
 
 
 # rate, noise of the gradient and of the search, steps; Renyi and PLD at delta 1e-8.
@@ -177,24 +178,10 @@ def test_gaussians_on_all_rows_keep_their_epsilon_and_no_smaller_one(
     assert found <= 1e-6 or gaussian_delta(found * (1 - 1e-8), noise) > delta
 
 
-def test_laplace_has_a_privacy_loss_distribution():
-    found, name = planned_epsilon(
-        [(Laplace(noise_scale=6.0, sensitivity=2.0), 1)], 1e-9
-    )
-    assert name == "planned-pld"
-    assert found == pytest.approx(1 / 3, rel=1e-3, abs=0.0)
-    sampled_once, _ = planned_epsilon(
-        [(Subsampled(Laplace(noise_scale=3.0), 0.1), 1)], 1e-9
-    )
-    assert sampled_once == pytest.approx(
-        math.log1p(0.1 * math.expm1(1 / 3)), rel=1e-2, abs=0.0
-    )
-
-
 WITHOUT_PLD = [
     STEP,
     AboveThreshold.laplace(0.1),
-    Subsampled(Composed((Gaussian(noise_scale=3.0), Laplace(noise_scale=3.0))), 0.1),
+    Subsampled(Composed((Gaussian(noise_scale=3.0), Laplace(1 / 3))), 0.1),
     NoisyMax(0.1),
     PureDP(0.1),
     Repeated(Gaussian(noise_scale=30.0), 3),
@@ -213,7 +200,7 @@ def test_others_fall_back_to_renyi_curves(mechanism):
 
 
 def test_composition_on_all_rows_is_composed():
-    both = Composed((Gaussian(noise_scale=5.0), Laplace(noise_scale=9.0)))
+    both = Composed((Gaussian(noise_scale=5.0), sampled(0.1, 2.0)))
     together, name = planned_epsilon([(both, 3)], 1e-6)
     apart, _ = planned_epsilon([(part, 3) for part in both.mechanisms], 1e-6)
     assert name == "planned-pld"
@@ -240,7 +227,7 @@ def test_small_epsilon_is_not_lost_to_a_cap_on_the_order():
 
 
 def test_epsilon_too_large_for_a_loss_distribution_is_bounded_all_the_same():
-    nothing = (Laplace(noise_scale=1e6), 1)  # which has no profile with the others
+    nothing = (sampled(1e-3, 1e3), 1)  # which has no profile with the others
     found, name = planned_epsilon([(Gaussian(noise_scale=0.05), 3), nothing], 1e-6)
     assert name == "planned-rdp"
     exact = gaussian_epsilon(0.05 / math.sqrt(3), 1e-6)

@@ -11,13 +11,20 @@ import numpy as np
 import pytest
 
 from armijo.privacy.above_threshold import AboveThreshold
-from armijo.privacy.budget import Budget, best_order, rdp_limit, rdp_to_epsilon
-from armijo.privacy.calibrate import (
+from armijo.privacy.budget import Budget
+from armijo.privacy.calibration import (
     line_search_budget,
     noise_multiplier_for,
     step_mechanism,
 )
-from armijo.privacy.mechanisms import Composed, Gaussian, Laplace, NoisyMax, PureDP
+from armijo.privacy.conversion import best_order, rdp_limit, rdp_to_epsilon
+from armijo.privacy.mechanisms import (
+    Composed,
+    Gaussian,
+    NoisyMax,
+    PureDP,
+    knots,
+)
 from armijo.privacy.paper import (
     lemma_pss,
     proposition1,
@@ -25,7 +32,8 @@ from armijo.privacy.paper import (
     theorem2,
     theorem3,
 )
-from armijo.privacy.subsampling import Subsampled, knots, poisson_rdp
+from armijo.privacy.subsampling import Subsampled, poisson_rdp
+from tests.privacy.accounts import Laplace
 from tests.privacy.exact_divergence import FloatArray, Noises, divergences, log_law
 
 Row = dict[str, Any]
@@ -85,7 +93,7 @@ def test_no_row_is_left_out():
 
 @rows("laplace_rdp")
 def test_laplace(row):
-    assert at(Laplace(noise_scale=1 / row["eps"]), row["alpha"]) == digits(row["value"])
+    assert at(Laplace(row["eps"]), row["alpha"]) == digits(row["value"])
 
 
 @rows("pure_dp_rdp")
@@ -110,7 +118,7 @@ def test_laplace_above_threshold(row):
         row["printed_theorem2"]
     )
     assert at(PureDP(epsilon), order) == digits(row["pure_dp"])
-    threshold = at(Laplace(noise_scale=2 / epsilon), order)
+    threshold = at(Laplace(epsilon / 2), order)
     assert threshold + epsilon / 2 == digits(row["zhu_wang"])
     assert at(Gaussian(noise_scale=1 / epsilon), order) == digits(row["bun_steinke"])
 

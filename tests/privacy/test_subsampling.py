@@ -16,19 +16,14 @@ from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.mechanisms import (
     Composed,
     Gaussian,
-    Laplace,
     Mechanism,
     NoisyMax,
     PureDP,
     Repeated,
-)
-from armijo.privacy.subsampling import (
-    Subsampled,
-    integer_curve,
     knots,
-    log_binomial_weights,
-    poisson_rdp,
 )
+from armijo.privacy.subsampling import Subsampled, log_binomial_weights, poisson_rdp
+from tests.privacy.accounts import Laplace
 from tests.privacy.contract import NOT_POSITIVE, assert_convex, over, refused
 
 STEP = Composed((Gaussian(noise_scale=3.0), AboveThreshold.laplace(0.3)))
@@ -50,7 +45,7 @@ def test_contract(mechanism, check):
     check(mechanism)
 
 
-@pytest.mark.parametrize("inner", [PureDP(0.7), Laplace(noise_scale=2.0)])
+@pytest.mark.parametrize("inner", [PureDP(0.7), Laplace(0.5)])
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.6])
 def test_cumulant_is_convex(inner, rate):
     orders = np.arange(2.0, 150.0)
@@ -59,7 +54,7 @@ def test_cumulant_is_convex(inner, rate):
 
 parts = st.one_of(
     st.floats(0.7, 100.0).map(lambda s: Gaussian(noise_scale=s)),
-    st.floats(0.7, 100.0).map(lambda s: Laplace(noise_scale=s)),
+    st.floats(0.01, 1.4).map(Laplace),
     st.floats(1e-3, 1.0).map(PureDP),
     st.floats(1e-3, 1.0).map(NoisyMax),
 )
@@ -127,7 +122,7 @@ def test_chords_are_above_the_curve_and_near_it(epsilon):
     top = 900
     mechanism = NoisyMax(epsilon)
     exact = mechanism.rdp(np.arange(2.0, top + 1))
-    chords = integer_curve(mechanism, top)
+    chords = mechanism.integer_curve(top)
     assert np.all(chords[:2] == 0)
     assert np.all(chords[2:] >= exact * (1 - 1e-9))
     assert np.all(chords[2:] <= exact * (1 + 2e-3))
@@ -136,7 +131,7 @@ def test_chords_are_above_the_curve_and_near_it(epsilon):
 def test_chords_meet_the_curve_of_a_search_at_the_knots():
     for search in (AboveThreshold.laplace(0.2), AboveThreshold.gaussian(0.02, 6)):
         at = knots(300)
-        chords = integer_curve(search, 300)
+        chords = search.integer_curve(300)
         np.testing.assert_allclose(chords[at.astype(int)], search.rdp(at), rtol=1e-12)
         cumulant = np.arange(-1, 300) * chords
         assert np.all(np.diff(cumulant[1:]) > 0)
@@ -144,9 +139,9 @@ def test_chords_meet_the_curve_of_a_search_at_the_knots():
 
 def test_integer_curve_is_linear_in_the_parts():
     search = AboveThreshold.laplace(0.2)
-    alone = integer_curve(search, 70)
+    alone = search.integer_curve(70)
     gradient = Gaussian(noise_scale=3.0)
-    both = integer_curve(Composed((gradient, Repeated(search, 4))), 70)
+    both = Composed((gradient, Repeated(search, 4))).integer_curve(70)
     expected = 4 * alone
     expected[2:] += gradient.rdp(np.arange(2.0, 71.0))
     np.testing.assert_allclose(both, expected, rtol=1e-14)
@@ -154,7 +149,7 @@ def test_integer_curve_is_linear_in_the_parts():
 
 def test_cached_tables_cannot_be_changed():
     for table in (
-        integer_curve(AboveThreshold.laplace(0.2), 50),
+        AboveThreshold.laplace(0.2).integer_curve(50),
         log_binomial_weights(50, 0.1),
     ):
         with pytest.raises(ValueError, match="read-only"):

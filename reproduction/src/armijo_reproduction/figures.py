@@ -2,55 +2,50 @@
 """Draw the paper's figures from result files: whatever results are there."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from armijo.errors import ArmijoError
-from armijo_reproduction import figures_convex, figures_networks
+from armijo_reproduction import figures_convex as convex
+from armijo_reproduction import figures_networks as networks
 from armijo_reproduction.summary import Part, by_accounting, in_group
 
 Drawing = Callable[[Sequence[Part], Path, str], list[Path] | None]
 """Writes the files of a figure; None where nothing is there to draw."""
 
 
-def _under(draw: Drawing, *, printed: bool) -> Drawing:
-    """Return a drawing of the lines under one accounting alone."""
-
-    def drawn(parts: Sequence[Part], folder: Path, name: str) -> list[Path] | None:
-        found = by_accounting(parts, printed=printed)
-        return draw(found, folder, name) if found else None
-
-    return drawn
+def _under(
+    draw: Drawing, parts: Sequence[Part], folder: Path, name: str
+) -> list[Path] | None:
+    """Draw the series under one accounting alone: the one that the name tells."""
+    kept = by_accounting(parts, printed=name.endswith("-printed"))
+    return draw(kept, folder, name) if kept else None
 
 
-FIGURES: dict[str, tuple[tuple[str, ...], Drawing]] = {
-    "hyper-parameters": (
-        ("hyper-parameters",),
-        _under(figures_convex.hyper_parameters, printed=False),
-    ),
-    "hyper-parameters-printed": (
-        ("hyper-parameters",),
-        _under(figures_convex.hyper_parameters, printed=True),
-    ),
-    "evaluations": (
-        ("evaluations",),
-        _under(figures_convex.evaluations, printed=False),
-    ),
-    "evaluations-printed": (
-        ("evaluations",),
-        _under(figures_convex.evaluations, printed=True),
-    ),
-    "logistic": (("logistic",), figures_convex.methods),
-    "logistic-printed": (("logistic",), figures_convex.printed),
-    "svm": (("svm",), figures_convex.methods),
-    "svm-printed": (("svm",), figures_convex.printed),
-    "networks": (("networks",), figures_networks.curves),
-    "zero-tuning": (("zero-tuning",), figures_convex.zero_tuning),
-    "zero-tuning-networks": (
-        ("zero-tuning-networks", "zero-tuning-networks-grid"),
-        figures_networks.zero_tuning,
-    ),
+FIGURES: dict[str, Drawing] = {
+    "hyper-parameters": partial(_under, convex.hyper_parameters),
+    "hyper-parameters-printed": partial(_under, convex.hyper_parameters),
+    "evaluations": partial(_under, convex.evaluations),
+    "evaluations-printed": partial(_under, convex.evaluations),
+    "logistic": convex.methods,
+    "logistic-printed": convex.printed,
+    "svm": convex.methods,
+    "svm-printed": convex.printed,
+    "networks": networks.curves,
+    "zero-tuning": convex.zero_tuning,
+    "zero-tuning-networks": networks.zero_tuning,
 }
-"""The figures: of which groups of experiments, and how they are drawn."""
+"""The figures, and how they are drawn."""
+
+
+def groups_of(name: str) -> tuple[str, ...]:
+    """Return the groups of experiments that a figure shows.
+
+    >>> groups_of("svm-printed"), groups_of("zero-tuning-networks")
+    (('svm',), ('zero-tuning-networks', 'zero-tuning-networks-grid'))
+    """
+    group = name.removesuffix("-printed")
+    return (group, f"{group}-grid") if group == "zero-tuning-networks" else (group,)
 
 
 def draw_figures(
@@ -74,9 +69,8 @@ def draw_figures(
             )
     drawn = {}
     for name in names or FIGURES:
-        groups, draw = FIGURES[name]
-        found = in_group(parts, *groups)
-        paths = draw(found, folder, name) if found else None
+        shown = in_group(parts, *groups_of(name))
+        paths = FIGURES[name](shown, folder, name) if shown else None
         if paths is not None:
             drawn[name] = paths
     if not drawn:

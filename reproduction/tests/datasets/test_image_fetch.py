@@ -131,11 +131,9 @@ def test_commands_for_digits(digits):
     assert f"{digits} " in _run("list").stdout
 
 
-def test_downloads_have_bars_and_files_that_are_there_have_none(digits, capfd):
-    assert _run("fetch", digits).exit_code == 0
-    assert capfd.readouterr().err.count("100%") >= 4
-    assert _run("fetch", digits).exit_code == 0
-    assert "%" not in capfd.readouterr().err
+def test_downloads_have_bars_and_files_that_are_there_have_none(digits):
+    assert _run("fetch", digits).stderr.count("100%") >= 4
+    assert "%" not in _run("fetch", digits).stderr
 
 
 def test_a_damaged_file_is_found_by_check_and_replaced_by_fetch(digits, mirror):
@@ -190,8 +188,8 @@ def test_an_archive_with_one_wrong_batch_is_refused(
     mirror.pages[f"/test-cifar-10/{ARCHIVE}"] = wrong
     own = tmp_path / "own.tar.gz"
     own.write_bytes(wrong)
-    for own_file, where in ((None, ARCHIVE), (own, "own.tar.gz")):
-        with pytest.raises(DatasetError, match=rf"{where} .*data_batch_4\.bin"):
+    for own_file in (None, own):
+        with pytest.raises(DatasetError, match=r"to hold data_batch_4\.bin"):
             fetch("cifar-10", own_file=own_file)
         assert _names(cache_folder) == set()
 

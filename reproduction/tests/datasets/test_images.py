@@ -116,8 +116,8 @@ def test_the_published_subset_holds_all_that_can_be_cut_from_it():
 
 
 def _contents(name):
-    files = DATASETS[name].files
-    return [files.read(file, files.locate(file)) for file in files]
+    listed = DATASETS[name].files
+    return [files.read(file, files.locate(file)) for file in listed]
 
 
 def test_the_subset_is_not_called_cifar_10():

@@ -147,8 +147,8 @@ def test_libsvm_lines():
 
 
 def test_a_broken_libsvm_line_is_refused():
-    with pytest.raises(DatasetError, match="not of the form"):
-        tabular.adult((b"-1 3:1 11\n",))
+    with pytest.raises(DatasetError, match="cannot be read as what it should be"):
+        DATASETS["adult"].dataset((b"-1 3:1 11\n",))
 
 
 BANK_ROWS = b"""\

@@ -56,6 +56,7 @@ def test_networks_spend_their_budget_and_no_more(name):
         assert epsilon - 0.05 <= low and high <= epsilon + 0.025, key
 
 
+@pytest.mark.slow
 def test_a_method_that_does_not_move_leaves_its_bands(folder):
     wanted = experiment("logistic-adult", fast=True)
     cell = next(cell for cell in wanted.run_keys() if cell.line == "DP-SGD")
@@ -66,6 +67,7 @@ def test_a_method_that_does_not_move_leaves_its_bands(folder):
     assert not low <= row["objective"] <= high
 
 
+@pytest.mark.slow
 def test_bands_hold_the_runs_that_they_come_from(folder):
     rows = run_fast("armijo-slope", folder)
     bands = bands_of(rows, "convex")

@@ -10,7 +10,7 @@ from matplotlib.text import Text
 
 from armijo.errors import ArmijoError
 from armijo_reproduction import experiment, experiment_names, figures_style
-from armijo_reproduction.figures import FIGURES, draw_figures
+from armijo_reproduction.figures import FIGURES, draw_figures, groups_of
 from armijo_reproduction.figures_style import DATASETS, MODELS, NO_GUARANTEE, style_of
 from armijo_reproduction.summary import (
     by_accounting,
@@ -44,7 +44,7 @@ def drawn_line(ax, label):
 
 
 def test_every_experiment_belongs_to_a_figure_a_choice_or_a_table():
-    groups = {group for several, _ in FIGURES.values() for group in several}
+    groups = {group for name in FIGURES for group in groups_of(name)}
     others = {experiment(name).group for name in experiment_names()} - groups
     choices = {"zero-tuning-grid", "zero-tuning-objpert"}
     assert others == choices | {"zero-tuning-robust", "zero-tuning-ablation"}
@@ -55,7 +55,7 @@ def test_every_data_set_model_and_line_has_a_name_and_a_look():
         wanted = experiment(name)
         assert set(wanted.published()) <= set(DATASETS)
         assert set(wanted.models) <= set(MODELS)
-        if wanted.group in {each for groups, _ in FIGURES.values() for each in groups}:
+        if wanted.group in {each for figure in FIGURES for each in groups_of(figure)}:
             for line in wanted.series:
                 assert style_of(line.label) is not figures_style._OTHER, line.label
 

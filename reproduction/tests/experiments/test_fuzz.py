@@ -16,6 +16,7 @@ from armijo_reproduction.spec import Experiment, experiment
 from tests.fuzz.limits import bounded_memory
 from tests.fuzz.mutations import odd_json
 from tests.fuzz.target import Target, fuzzed
+from tests.fuzz.test_no_code import PAYLOADS, Gadget
 
 DEEP = b"[" * 100_000
 EXPERIMENTS = {"convex": "logistic-adult", "networks": "mnist-cnn"}
@@ -148,3 +149,10 @@ def test_numbers_come_back_exactly(tmp_path):
 def test_rows_that_are_none(tmp_path, old, new):
     assert old in FILE
     assert not results(tmp_path, FILE.replace(old, new))
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_a_payload_is_not_run(tmp_path, payload):
+    marker = tmp_path / "marker"
+    results(tmp_path, payload(Gadget(marker)))
+    assert not marker.exists()

@@ -196,8 +196,8 @@ def test_the_ablation_table_pairs_each_line_with_the_whole_method():
 
 def test_the_commands_of_the_documentation_name_experiments():
     pages = [PAGE.parents[1] / "README.md", *PAGE.parent.glob("*.md")]
-    texts = [page.read_text(encoding="utf-8") for page in pages]
-    names = [name for text in texts for name in re.findall(r"NAME=([\w-]+)", text)]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    names = re.findall(r"reproduce NAME=([\w-]+)", text)
     assert len(names) > 30 and set(names) == set(experiment_names())
 
 

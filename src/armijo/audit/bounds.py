@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike
 from scipy.special import betaincinv, ndtri
 
 from armijo import _validate
-from armijo.privacy.analytic import gaussian_delta, smallest_safe
 from armijo.privacy.budget import FloatArray
+from armijo.privacy.conversion import gaussian_delta, smallest
 
 _LARGEST_EPSILON = 700.0  # e^epsilon is still a float
 
@@ -84,7 +84,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return 0.0
     if gaussian_delta(_LARGEST_EPSILON, 1 / mu) > delta:
         return _LARGEST_EPSILON
-    return smallest_safe(lambda epsilon: gaussian_delta(epsilon, 1 / mu) <= delta)
+    return smallest(lambda epsilon: gaussian_delta(epsilon, 1 / mu) <= delta)
 
 
 @dataclass(frozen=True, kw_only=True)

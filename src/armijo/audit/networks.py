@@ -24,8 +24,8 @@ from armijo.noise import Randomness
 from armijo.objectives.ghost.checks import Batch, Loss, blanked
 from armijo.objectives.module import ModuleObjective
 from armijo.privacy.budget import Budget, FloatArray, Neighboring
+from armijo.privacy.calibration import noise_for_plan
 from armijo.privacy.mechanisms import Gaussian
-from armijo.privacy.plan_noise import noise_for_plan
 from armijo.privacy.planned import PlannedAccountant
 
 CLIP = 1.0

@@ -22,9 +22,8 @@ from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.budget import Budget, FloatArray
-from armijo.privacy.calibrate import order_for
+from armijo.privacy.calibration import order_for, renyi_noise_for_plan
 from armijo.privacy.filter import PrivacyFilter
-from armijo.privacy.plan_noise import renyi_noise_for_plan
 
 _TRIES = 3
 _FEATURE = 10.0
@@ -82,7 +81,7 @@ class SearchGame:
     def _unused(self) -> PrivacyFilter:
         """An accountant that nothing was charged to, to be copied: costly to make."""
         order = order_for(self.budget, self._mechanism)
-        return PrivacyFilter(self.budget, orders=order)
+        return PrivacyFilter(self.budget, order=order)
 
     def play(self, present: bool, randomness: Randomness) -> FloatArray:
         """Search once; the answer is a vector with a one at the candidate found."""

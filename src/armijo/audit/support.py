@@ -20,8 +20,8 @@ from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.query import BoundedQuery
 from armijo.noise import Randomness
 from armijo.privacy.budget import Budget, FloatArray
+from armijo.privacy.calibration import noise_for_plan
 from armijo.privacy.mechanisms import Gaussian
-from armijo.privacy.plan_noise import noise_for_plan
 from armijo.privacy.planned import PlannedAccountant
 
 IntArray = NDArray[np.int64]

@@ -31,8 +31,8 @@ from armijo.methods.base import (
 from armijo.methods.sgd import DPSGD, DPAdam, GradientState
 from armijo.objectives.base import Objective
 from armijo.privacy.budget import Budget, FloatArray
+from armijo.privacy.calibration import noise_for_plan
 from armijo.privacy.mechanisms import Gaussian
-from armijo.privacy.plan_noise import noise_for_plan
 
 
 def parabola_minimum(

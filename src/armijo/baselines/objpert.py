@@ -37,22 +37,20 @@ from armijo.data.query import Rows
 from armijo.methods.base import Problem, solved
 from armijo.noise import BitSource, Randomness
 from armijo.noise.vectors import gaussian_vector, radial_vector, with_gaussian
-from armijo.privacy.approximate_minima import (
-    OUTPUT_SHARE,
-    WithOutputNoise,
-    with_output_share,
-)
 from armijo.privacy.budget import Budget, FloatArray, Neighboring
 from armijo.privacy.mechanisms import Gaussian, PureDP
-from armijo.privacy.objective_classics import (
+from armijo.privacy.objective_perturbation import (
     ApproximateMinima,
     ChaudhuriObjective,
     KiferObjective,
-)
-from armijo.privacy.objective_perturbation import (
     ObjectivePerturbation,
     calibrate_objective,
+)
+from armijo.privacy.output_perturbation import (
+    OUTPUT_SHARE,
+    WithOutputNoise,
     output_noise,
+    with_output_share,
 )
 from armijo.privacy.planned import reachable
 

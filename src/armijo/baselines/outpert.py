@@ -42,7 +42,7 @@ from armijo.methods.base import Problem, calibrated
 from armijo.noise import Randomness
 from armijo.noise.vectors import random_order, with_gaussian
 from armijo.privacy.budget import Budget, FloatArray, Neighboring
-from armijo.privacy.calibrate import noise_multiplier_for
+from armijo.privacy.calibration import noise_multiplier_for
 from armijo.privacy.mechanisms import Gaussian
 from armijo.privacy.output_perturbation import (
     PermutedMixture,

@@ -16,8 +16,8 @@ from typing import Literal
 from scipy.optimize import brentq
 
 from armijo.methods.base import Schedule
-from armijo.privacy.analytic import pure_delta
 from armijo.privacy.budget import Budget
+from armijo.privacy.conversion import pure_delta
 from armijo.privacy.mechanisms import NoisyMax
 from armijo.privacy.planned import planned_epsilon
 

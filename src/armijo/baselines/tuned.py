@@ -42,8 +42,8 @@ from armijo.noise import (
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import as_linear
 from armijo.privacy.budget import Budget
+from armijo.privacy.calibration import noise_for_plan
 from armijo.privacy.mechanisms import Composed, Gaussian, Repeated
-from armijo.privacy.plan_noise import noise_for_plan
 from armijo.privacy.planned import PlannedAccountant
 from armijo.privacy.selection import RepeatAndSelect
 from armijo.privacy.subsampling import Subsampled
@@ -61,10 +61,6 @@ def stop_chance(mechanism: RepeatAndSelect) -> float:
     >>> round(stop_chance(RepeatAndSelect(Gaussian(noise_scale=9.0), mean=4.0)), 12)
     0.25
     """
-    if mechanism.shape != 1:
-        raise ValueError(
-            f"Expected shape 1, got {mechanism.shape!r}; coins make a geometric law."
-        )
     chance = max(mechanism.stop_probability, 1 / mechanism.mean)
     return float(np.nextafter(chance, 1.0))
 
@@ -171,7 +167,7 @@ class TunedSGD(Method[TunedState]):
         noise = calibrated(noise_multiplier=self.noise_multiplier)
         batch = Subsampled(Gaussian(noise_scale=noise), self.rate)
         run = Composed((Repeated(batch, self.steps), self.score))
-        return RepeatAndSelect(run, mean=float(self.repetitions), shape=1.0)
+        return RepeatAndSelect(run, mean=float(self.repetitions))
 
     def init(self, w: Tensor) -> TunedState:
         """Return the first state."""

@@ -10,7 +10,7 @@ from armijo import _validate
 from armijo.cli.output import emit, warn
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.budget import Budget
-from armijo.privacy.calibrate import (
+from armijo.privacy.calibration import (
     AccountantName,
     epsilon_of,
     noise_multiplier_for,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import armijo
-from armijo.cli import account, audit, demo, tables
+from armijo.cli import account, audit, demo, tables, verify
 from armijo.cli.output import fail
 from armijo.errors import ArmijoError, BudgetExceeded, Diverged
 
@@ -29,6 +29,7 @@ app.command("fit")(tables.fit)
 app.command("methods")(tables.methods)
 app.command("predict")(tables.predict)
 app.command("show")(tables.show)
+app.command("verify")(verify.verify)
 app.command("demo")(demo.demo)
 app.command("audit")(audit.audit)
 
@@ -58,8 +59,8 @@ def program(
 def main() -> None:
     """Run the program, and turn errors into exit codes.
 
-    2 is a bad argument or file, 3 a budget used up, 4 a claim that an audit refutes,
-    5 a run that diverged.
+    2 is a bad argument or file, 3 a budget used up, 4 a claim that an audit refutes or
+    a run that does not verify, 5 a run that diverged.
     """
     try:
         app()

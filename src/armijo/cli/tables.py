@@ -13,9 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from armijo import _validate
-from armijo.cli.output import emit, warn, write_new
+from armijo.cli.output import emit, fail, warn, write_new
 from armijo.cli.progress import fit_progress
-from armijo.errors import LedgerError, TableError
+from armijo.cli.verify import NOT_VERIFIED
+from armijo.errors import TableError
 
 Table = Annotated[Path, typer.Argument(help="A CSV or Parquet file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -287,13 +288,11 @@ def show(
     *,
     json: AsJson = False,
 ) -> None:
-    """Show guarantee, ledger and model of a run; check the ledger against the model."""
+    """Show guarantee, ledger and model of a run, and whether it verifies."""
     from armijo.jobs.show import describe_run
 
-    described = describe_run(folder)
+    described: dict[str, Any] = describe_run(folder)
     emit(described, title=f"Run in {folder}", as_json=json)
-    if not described["ledger_verified"]:
-        raise LedgerError(
-            f"The ledger in {folder} is not the one that paid for the model: "
-            f"{described['ledger_fault']}."
-        )
+    if described["faults"]:
+        fail("; ".join(described["faults"]))
+        raise typer.Exit(NOT_VERIFIED)

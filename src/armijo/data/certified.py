@@ -160,6 +160,6 @@ def squared_norms(vectors: Tensor) -> Tensor:
     """Return squared norms along the last axis, in the precision of the numbers."""
     if vectors.shape[-1] >= _PIECES and vectors.shape[-1] % _PIECES == 0:
         # torch shares out rows among its threads, and an example may be one long row.
-        pieces = vectors.unflatten(-1, (_PIECES, -1))
+        pieces = vectors.reshape(*vectors.shape[:-1], _PIECES, -1)
         return torch.linalg.vecdot(pieces, pieces).sum(-1)
     return torch.linalg.vecdot(vectors, vectors)

@@ -27,7 +27,6 @@ from armijo.noise import (
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.accountant import Accountant
 from armijo.privacy.budget import Neighboring
-from armijo.privacy.mechanisms import Gaussian
 
 __all__ = ["BatchPlan", "PrivateBatch", "PrivateDataset", "leaky_answer"]
 
@@ -206,7 +205,7 @@ def _refuse_replace_one(plan: BatchPlan) -> None:
 def _refuse_apart(plan: BatchPlan) -> None:
     """Refuse what needs all rows in one process, before it is paid for."""
     for part in plan.mechanisms:
-        if not isinstance(part, Gaussian | AboveThreshold):
+        if not part.noise_ratios():
             raise ValueError(
                 f"Expected one process for {part!r}, got several: only sums over rows "
                 "and searches add up between processes. Run it without torchrun, or "
@@ -217,12 +216,7 @@ def _refuse_apart(plan: BatchPlan) -> None:
 def refuse_unsampleable(plan: BatchPlan) -> None:
     """Refuse noise that is too large to be drawn, before it is paid for."""
     for part in plan.mechanisms:
-        scales: tuple[float, ...] = ()
-        if isinstance(part, Gaussian):
-            scales = (part.noise_multiplier,)
-        elif isinstance(part, AboveThreshold):
-            scales = (part.threshold_scale, part.query_scale)
-        if any(scale * fixed_point.STEPS > MAX_SCALE for scale in scales):
+        if any(ratio * fixed_point.STEPS > MAX_SCALE for ratio in part.noise_ratios()):
             raise ValueError(
                 f"Expected noise of at most {MAX_SCALE / fixed_point.STEPS:.3g} times "
                 f"the sensitivity, got {part!r}; epsilon is too small for exact noise. "

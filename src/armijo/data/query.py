@@ -111,8 +111,8 @@ class Rows:
             X, y, blank = (
                 _cut(one, first, most) for one in (self.X, self.y, self.blank)
             )
-            own = {"seed": self.seed + number, "norms": None, "kept": None}
-            return replace(self, X=X, y=y, blank=blank, cache={}, **own)
+            part = replace(self, X=X, y=y, blank=blank, cache={}, norms=None, kept=None)
+            return replace(part, seed=self.seed + number)
 
         numbers = range(math.ceil(self.size / most))
         return self.remember("parts", lambda: tuple(map(part, numbers)))

@@ -35,7 +35,7 @@ from armijo.privacy.ledger import MemoryLedger
 from armijo.training.accounts import Accounting, accountant_for
 from armijo.training.checkpoint import Position, load_checkpoint, save_checkpoint
 from armijo.training.divergence import refuse_diverged
-from armijo.training.keyed_run import KeyedRun, ledger_path
+from armijo.training.keyed_run import KeyedRun, ledger_path, released
 
 Callback = Callable[[StepRecord], object]
 Watch = Callable[[int, torch.Tensor], object]
@@ -120,11 +120,15 @@ def train(
         try:
             whole = _run(settings.objective, data, method, progress, callback, watch)
         except Diverged:
+            accountant.ledger.finish({})
             progress.abandon()
             raise
-        if whole:
+        nothing = not progress.records and settings.max_batches != 0
+        if (whole or settings.checkpoint is None) and not nothing:
+            accountant.ledger.finish(released(progress.state.w))
+        if whole:  # else it is to be resumed
             progress.end()
-    if not progress.records and settings.max_batches != 0:
+    if nothing:
         raise BudgetExceeded(_nothing_affordable(settings, accountant))
     return RunResult(progress.state.w.numpy().copy(), progress.records, accountant)
 

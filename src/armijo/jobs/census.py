@@ -226,5 +226,7 @@ def generated_census(n_rows: int = CENSUS_ROWS, seed: int = 0) -> Census:
         `generated_census_frame` encoded by `generated_census_schema`.
     """
     schema = Schema.from_dict(generated_census_schema(n_rows))
-    X, y = encode(generated_census_frame(n_rows, seed), schema)
+    frame = generated_census_frame(n_rows, seed)
+    X, _ = encode(frame, schema)
+    y = (frame[TARGET] == CLASSES[1]).to_numpy(dtype=np.int64)
     return Census(X, y, schema.feature_names)

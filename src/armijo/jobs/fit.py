@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fit a table: from a file and its public schema to a folder with model and report.
 
-The folder holds ``model.json`` (safe to load), ``report.html``, ``report.json`` and
-``ledger.jsonl``; while a run is unfinished also ``checkpoint.json`` and the secret key
-that it is redone with after a crash, ``checkpoint.json.key``.
+The folder holds ``model.json`` (safe to load), ``report.html``, ``report.json``, the
+schema as it was used (``schema.toml``) and ``ledger.jsonl``, whose last line has the
+digests of the others; while a run is unfinished also ``checkpoint.json`` and the secret
+key that it is redone with after a crash, ``checkpoint.json.key``.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,8 +21,9 @@ from numpy.typing import NDArray
 from armijo.errors import TableError
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
 from armijo.estimators.base import PrivateLinearClassifier
-from armijo.jobs.report import write_report, write_synced
+from armijo.jobs.report import REPORT_HTML, REPORT_JSON, write_report, write_synced
 from armijo.methods.base import StepRecord
+from armijo.privacy.ledger import close_ledger
 from armijo.privacy.run_key import destroy_key
 from armijo.tables import (
     ROW_BORDERS,
@@ -35,6 +38,9 @@ from armijo.tables import (
 from armijo.training.keyed_run import key_path
 
 MODEL, LEDGER, CHECKPOINT = "model.json", "ledger.jsonl", "checkpoint.json"
+SCHEMA = "schema.toml"
+DIGESTED = (MODEL, SCHEMA, REPORT_JSON, REPORT_HTML)
+"""Files of a finished run that the closing line of its ledger has digests of."""
 LEAKS = "leaky-diagnostics.csv"
 ESTIMATORS: dict[str, type[PrivateLinearClassifier]] = {
     "logistic": PrivateLogisticRegression,
@@ -232,16 +238,24 @@ def _model(
 def _finish(
     folder: Path, estimator: PrivateLinearClassifier, model: LinearModel, kind: str
 ) -> None:
-    """Write report and model, then drop the checkpoint: the run is whole.
+    """Write schema, report and model, close the ledger, then drop the checkpoint.
 
     The model comes last, and makes all names in the folder durable: without it a crash
     of the machine could take it back and leave neither model nor checkpoint.
     """
     if estimator.leaky_diagnostics:
         _write_leaks(folder / LEAKS, estimator.leaky_diagnostics_)
+    write_synced(folder / SCHEMA, model.schema.to_toml())
     write_report(folder, estimator, model)
     save_model(folder / MODEL, model)
+    close_ledger(folder / LEDGER, {name: digest(folder / name) for name in DIGESTED})
     (folder / CHECKPOINT).unlink(missing_ok=True)
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file, as 64 hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write_leaks(path: Path, exact: pd.DataFrame) -> None:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a folder that ``fit`` left says, with its ledger checked again."""
+"""What a folder that ``fit`` left says, verified again."""
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from armijo.errors import TableError
 from armijo.jobs.fit import CHECKPOINT, LEDGER, MODEL
 from armijo.jobs.report import REPORT_JSON
-from armijo.privacy.ledger import LedgerView, read_ledger
+from armijo.jobs.verify import verify_run
+from armijo.privacy.ledger import read_ledger
 from armijo.tables import load_model
 from armijo.tables.cells import shown
 
@@ -17,9 +17,8 @@ from armijo.tables.cells import shown
 def describe_run(folder: str | os.PathLike[str]) -> dict[str, object]:
     """Return guarantee, charges and model of a run, as JSON values.
 
-    The ledger is read and verified line by line, and compared with what the model file
-    says of its end: whole lines that are missing there cannot be seen in the ledger
-    alone.  An unfinished run has no model yet.
+    The run is verified as :func:`armijo.jobs.verify.verify_run` does it; an unfinished
+    one has no model yet.
     """
     path = Path(folder)
     if not path.is_dir():
@@ -27,6 +26,7 @@ def describe_run(folder: str | os.PathLike[str]) -> dict[str, object]:
             f"Expected a folder that fit left, got {path}; check the path."
         )
     view = read_ledger(path / LEDGER)
+    found = verify_run(path)
     header = view.header
     described: dict[str, object] = {
         "state": _state(path),
@@ -38,13 +38,14 @@ def describe_run(folder: str | os.PathLike[str]) -> dict[str, object]:
         "broken_premises": header.get("broken_premises"),
         "charges": len(view.charges),
         "torn_lines": view.torn,
-        "ledger_verified": True,
-        "ledger_fault": None,
+        "created": header.get("created"),
+        "created_by": header.get("created_by"),
+        "verified": found.verified,
+        "verdict": found.verdict,
+        "faults": [str(fault) for fault in found.faults],
     }
     if (path / MODEL).is_file():
         model = load_model(path / MODEL)
-        fault = ledger_fault(view, model.privacy)
-        described["ledger_verified"], described["ledger_fault"] = fault is None, fault
         described["statement"] = model.privacy.get("statement")
         described["model"] = model.kind
         described["target"] = model.schema.target
@@ -55,32 +56,6 @@ def describe_run(folder: str | os.PathLike[str]) -> dict[str, object]:
     if (path / REPORT_JSON).is_file():
         described["batches"] = _batches(path / REPORT_JSON)
     return described
-
-
-def ledger_fault(view: LedgerView, privacy: Mapping[str, object]) -> str | None:
-    """Say how a ledger differs from the one that a model's statement names.
-
-    The statement of an older release has no more than the number of charges.
-    """
-    run, head = privacy.get("ledger_run"), privacy.get("ledger_head")
-    found, told = len(view.charges), privacy.get("n_charges")
-    if run is not None and run != view.header.get("run"):
-        return (
-            f"expected the ledger of run {run}, found that of run "
-            f"{view.header.get('run')}; bring back the ledger of this model"
-        )
-    if type(told) is int and found != told:
-        how = "it was cut" if found < told else "it was extended after the run"
-        return (
-            f"expected {told} charges, as the model says, found {found}: {how}; bring "
-            "back the ledger of this model"
-        )
-    if head is not None and head != view.head:
-        return (
-            f"expected {head} as the checksum of the last line, found {view.head}; "
-            "lines were changed, bring back the ledger of this model"
-        )
-    return None
 
 
 def _state(path: Path) -> str:

@@ -50,8 +50,8 @@ from armijo.methods.base import (
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import LinearObjective
 from armijo.privacy.budget import Budget, FloatArray
+from armijo.privacy.calibration import noise_for_plan
 from armijo.privacy.mechanisms import Gaussian
-from armijo.privacy.plan_noise import noise_for_plan
 
 FIRST_STEP = 8.0
 """First step along the preconditioned direction: twice Newton's at zero weights."""

@@ -33,8 +33,8 @@ from armijo.methods.base import (
 from armijo.objectives.base import Objective
 from armijo.objectives.module import as_module
 from armijo.privacy.budget import Budget
+from armijo.privacy.calibration import noise_for_plan
 from armijo.privacy.mechanisms import Gaussian
-from armijo.privacy.plan_noise import noise_for_plan
 
 FACTORS = (0.5, 1.0, 2.0)
 LARGEST_STEP = 8.0

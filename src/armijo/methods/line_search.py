@@ -52,9 +52,8 @@ from armijo.methods.base import (
 )
 from armijo.objectives.base import Objective
 from armijo.privacy.budget import Budget
-from armijo.privacy.calibrate import line_search_budget
+from armijo.privacy.calibration import line_search_budget, noise_for_plan
 from armijo.privacy.mechanisms import Composed, Gaussian
-from armijo.privacy.plan_noise import noise_for_plan
 from armijo.privacy.subsampling import Subsampled
 
 LINE_SEARCHES = ("blsgd", "blsgd-ac", "blgd")

@@ -28,7 +28,7 @@ from armijo.methods.base import (
 )
 from armijo.objectives.base import Objective
 from armijo.privacy.budget import Budget
-from armijo.privacy.calibrate import affordable_steps, noise_multiplier_for
+from armijo.privacy.calibration import affordable_steps, noise_multiplier_for
 from armijo.privacy.mechanisms import Gaussian
 
 

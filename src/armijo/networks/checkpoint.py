@@ -7,17 +7,19 @@ which builds tensors and plain values and runs nothing.  The file is replaced
 atomically.
 """
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from io import BytesIO
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from armijo.errors import ArmijoError
 from armijo.methods.base import S
+from armijo.training.checkpoint import FORMAT as LINEAR_FORMAT
 from armijo.training.checkpoint import (
     UNREADABLE,
     Position,
@@ -27,6 +29,7 @@ from armijo.training.checkpoint import (
     state_from_values,
     state_to_values,
 )
+from armijo.training.checkpoint import VERSION as LINEAR_VERSION
 
 FORMAT = "armijo-training"
 VERSION = 2
@@ -65,6 +68,40 @@ def load_training(
     try:
         return _position(document, like)
     except UNREADABLE as error:
+        raise _unreadable(path, error) from error
+
+
+class Released(NamedTuple):
+    """What a checkpoint holds of a finished run, for its verification."""
+
+    w: Tensor
+    charges: int
+    ledger: str | None
+
+
+def read_released(path: str | os.PathLike[str]) -> Released:
+    """Read parameters, number of charges and ledger of any checkpoint, and run nothing.
+
+    Raises
+    ------
+    ArmijoError
+        It is not a checkpoint of an estimator or a network of this version.
+    """
+    try:
+        with open(path, "rb") as file:
+            plain = file.read(1) == b"{"
+        if plain:
+            with open(path, encoding="utf-8") as text:
+                document = json.load(text)
+            known = LINEAR_FORMAT, LINEAR_VERSION
+            w = torch.tensor(document["state"]["w"]["tensor"], dtype=torch.float64)
+        else:
+            document = torch.load(path, map_location="cpu", weights_only=True)
+            known, w = (FORMAT, VERSION), document["state"]["w"]
+        if (document["format"], document["version"]) != known:
+            raise ValueError("another format")
+        return Released(w, int(document["charges"]), document["ledger"])
+    except Exception as error:  # damaged bytes make torch raise nearly anything
         raise _unreadable(path, error) from error
 
 

@@ -53,7 +53,7 @@ from armijo.registry import network_method, sizes_of
 from armijo.training.accounts import accountant_for
 from armijo.training.checkpoint import Position
 from armijo.training.divergence import refuse_diverged
-from armijo.training.keyed_run import KeyedRun
+from armijo.training.keyed_run import KeyedRun, released
 
 Evaluate = Callable[[nn.Module], float]
 
@@ -245,8 +245,8 @@ class Trainer:
 
     def _steps(self) -> Generator[StepRecord, None, None]:
         """Make the steps that are left, and leave consistent files in any case."""
-        left = self._settings.steps - len(self.records)
-        with closing(self.accountant.ledger):
+        left, ledger = self._settings.steps - len(self.records), self.accountant.ledger
+        with closing(ledger):
             try:
                 self._save()
                 for state, record in minimize(
@@ -259,6 +259,7 @@ class Trainer:
                     self._keep(state, record)
                     yield record
             except Diverged:
+                ledger.finish({})
                 self._abandon()
                 raise
             except ArmijoError:
@@ -268,6 +269,7 @@ class Trainer:
                 if may_compute(self._process):
                     self._objective.load(self._state.w)
                     self._save()
+            ledger.finish(released(self._state.w))
             self._keyed.end()
 
     def run(self, *, progress: bool = False) -> Self:
@@ -366,10 +368,8 @@ class Trainer:
 
     def _checkpoint_path(self) -> Path | None:
         """Return the file of this process; streams of bits differ between them."""
-        if self._settings.checkpoint is None:
-            return None
-        path, rank = Path(self._settings.checkpoint), self._team.rank
-        return path if rank == 0 else path.with_name(f"{path.name}.{rank}")
+        path, rank = self._settings.checkpoint, self._team.rank
+        return None if path is None else Path(f"{path}.{rank}" if rank else path)
 
     def _refuse_used_up(self) -> None:
         """Refuse to begin with a ledger that leaves nothing for a step."""

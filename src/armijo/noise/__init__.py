@@ -17,15 +17,14 @@ Laplace law (Canonne, Kamath & Steinke 2020) and from strips for the Gaussian (D
 they are needed (Karney 2016). The running time depends on the draws and is not
 protected against an observer of time.
 
-=====================  =====================================================
+=====================  ==============================================================
 :mod:`~.bits`          sources of bits, and one stream for each purpose
 :mod:`~.keyed`         streams of a secret run key, one for each charge
 :mod:`~.lazy`          the event ``U < exp(-x)``, decided exactly
-:mod:`~.lattice`       rounded Laplace noise, exact
 :mod:`~.strips`        rounded Gaussian noise, exact
 :mod:`~.gaussian`      the same in blocks, on several threads
-:mod:`~.selection`     the exponential mechanism's choice, Poisson coins
-=====================  =====================================================
+:mod:`~.rejection`     rounded Laplace noise, the exponential mechanism, Poisson coins
+=====================  ==============================================================
 """
 
 from armijo.noise.bits import (
@@ -39,8 +38,12 @@ from armijo.noise.bits import (
 )
 from armijo.noise.gaussian import each_gaussian, rounded_gaussian
 from armijo.noise.keyed import KeyedRandomness
-from armijo.noise.lattice import MAX_SCALE, rounded_laplace
-from armijo.noise.selection import exponential_choice, poisson_coins
+from armijo.noise.rejection import (
+    MAX_SCALE,
+    exponential_choice,
+    poisson_coins,
+    rounded_laplace,
+)
 
 __all__ = [
     "MAX_SCALE",

@@ -85,7 +85,7 @@ def stream_bytes(stream: CipherContext, n: int) -> bytes:
 
 def fill_bytes(stream: CipherContext, words: NDArray[np.uint64]) -> None:
     """Write the next bytes of a stream where they are wanted, without new memory."""
-    place = memoryview(words).cast("B")
+    place = words.data.cast("B")
     for start in range(0, len(place), len(_ZEROS)):
         part = place[start : start + len(_ZEROS)]
         stream.update_into(_ZEROS[: len(part)], part)

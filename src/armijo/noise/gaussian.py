@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from armijo.noise.bits import BitSource
 from armijo.noise.keyed import KEY_BYTES, KeyedBits
-from armijo.noise.lattice import checked_scale
 from armijo.noise.lazy import GUARD
+from armijo.noise.rejection import checked_scale
 from armijo.noise.strips import Scratch, drawn, strips_for
 
 BLOCK = 1 << 17

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from armijo import _validate
 from armijo.noise.bits import BitSource
 from armijo.noise.gaussian import rounded_gaussian
-from armijo.noise.lattice import rounded_laplace
+from armijo.noise.rejection import rounded_laplace
 
 FINE = 1 << 40
 """Lattice steps in one scale: finer than anything that floats tell apart."""

@@ -11,7 +11,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import Self, TypedDict
 
 import numpy as np
 
@@ -37,6 +37,16 @@ LEAKY = "exact values of the private rows were recorded (leaky_diagnostics)"
 """Broken premise of a run with ``leaky_diagnostics=True``."""
 
 
+class RunTerms(TypedDict, total=False):
+    """The terms of a run that every kind of accountant takes and passes on."""
+
+    relation: Neighboring
+    insecure_deterministic: bool
+    leaky_diagnostics: bool
+    computed: Computed | None
+    ledger: LedgerFactory | None
+
+
 class Accountant(OneOwner, ABC):
     """Base of the filter, the planned and the reproduction accountant.
 
@@ -46,18 +56,18 @@ class Accountant(OneOwner, ABC):
     Parameters
     ----------
     budget : Budget
-        The preset promise.
-    relation : Neighboring
-        The neighboring relation of the run.
+        The preset guarantee.
     limits : array
         The most that each running sum may reach.
     name : str
         How reports call this accountant.
     broken_premises : tuple of str
-        Why the promise does not hold; empty for sound accounting.
-    insecure_deterministic : bool
-        Whether randomness comes from a seed, which voids the promise.
-    leaky_diagnostics : bool
+        Why the guarantee does not hold; empty for sound accounting.
+    relation : Neighboring, default=ADD_REMOVE
+        The neighboring relation of the run.
+    insecure_deterministic : bool, default=False
+        Whether randomness comes from a seed, which voids the guarantee.
+    leaky_diagnostics : bool, default=False
         Whether exact values are recorded beside the run, which voids it too.
     computed : Computed or None
         How numbers are computed; None is by the gate's own exact sums.
@@ -69,10 +79,10 @@ class Accountant(OneOwner, ABC):
         self,
         budget: Budget,
         *,
-        relation: Neighboring,
         limits: FloatArray,
         name: str,
         broken_premises: tuple[str, ...] = (),
+        relation: Neighboring = Neighboring.ADD_REMOVE,
         insecure_deterministic: bool = False,
         leaky_diagnostics: bool = False,
         computed: Computed | None = None,
@@ -111,7 +121,7 @@ class Accountant(OneOwner, ABC):
 
     @property
     def budget(self) -> Budget:
-        """The preset promise."""
+        """The preset guarantee."""
         return self.guarantee.budget
 
     @property
@@ -139,7 +149,7 @@ class Accountant(OneOwner, ABC):
 
     @abstractmethod
     def _fits(self, total: FloatArray) -> bool:
-        """Say whether running sums of ``total`` keep the promise."""
+        """Say whether running sums of ``total`` keep the guarantee."""
 
     def epsilon_spent(self) -> float:
         """Return epsilon times the used share of the (best) limit.

@@ -12,12 +12,11 @@ ledger to where its checkpoint stands; charges that are in the file are then exp
 again, in their order, and not written again.
 """
 
-import json
 import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType, TracebackType
 from typing import NoReturn, Self
 
@@ -29,50 +28,37 @@ from armijo.privacy.ledger_files import (
     ledger_path,
     open_or_create,
     read,
-    read_all,
     release,
     sync_folder,
     write,
 )
-from armijo.privacy.ledger_lines import (
+from armijo.privacy.ledger_header import (
     OWN_KEYS,
-    Book,
-    Charge,
-    announce_payload,
-    charge_payload,
-    encode,
-    is_torn,
-    read_lines,
+    check_header,
+    refuse_other_header,
     seal,
 )
+from armijo.privacy.ledger_lines import (
+    Book,
+    Charge,
+    Closing,
+    announce_payload,
+    charge_payload,
+    is_torn,
+    read_lines,
+)
+from armijo.privacy.ledger_view import LedgerView, read_ledger
 from armijo.privacy.one_owner import OneOwner
 
-__all__ = ["Charge", "Ledger", "LedgerView", "MemoryLedger", "read_ledger"]
-
-
-@dataclass(frozen=True)
-class LedgerView:
-    """What a ledger file says, read without touching it.
-
-    Parameters
-    ----------
-    header : mapping
-        First line of the file: format, version, run and what the accountant gave.
-    charges : tuple of Charge
-        All charges in order; torn ones have the label ``"torn line"``.
-    spent : tuple of float
-        Sum of the costs per limit; empty before the first charge.
-    torn : int
-        How many torn lines there are, those included that cost nothing.
-    head : str
-        The chained checksum of the last line, which depends on all lines before it.
-    """
-
-    header: Mapping[str, object]
-    charges: tuple[Charge, ...]
-    spent: tuple[float, ...]
-    torn: int
-    head: str = ""
+__all__ = [
+    "Charge",
+    "Closing",
+    "Ledger",
+    "LedgerView",
+    "MemoryLedger",
+    "close_ledger",
+    "read_ledger",
+]
 
 
 class MemoryLedger(OneOwner):
@@ -90,6 +76,7 @@ class MemoryLedger(OneOwner):
     def __init__(self) -> None:
         super().__init__()
         self._book = Book()
+        self._finished = False
 
     @property
     def charges(self) -> Sequence[Charge]:
@@ -113,9 +100,30 @@ class MemoryLedger(OneOwner):
     def append(self, charge: Charge) -> None:
         """Count a charge; raise before anything is counted if it cannot be one."""
         self.refuse_in_child()
+        self._refuse_finished()
         self._book.check(charge)
         charge_payload(charge)  # what works in memory must work with a file
         self._book.count(charge)
+
+    def finish(self, digests: Mapping[str, str]) -> None:
+        """Say that the run ended, and what it left; no charge is taken after that.
+
+        Parameters
+        ----------
+        digests : mapping of str to str
+            SHA-256 of released files and parameters, by name.
+        """
+        self._book.closing = Closing(self.next_index, dict(digests))
+        self._finished = True
+
+    def _refuse_finished(self) -> None:
+        """Refuse a charge of a run that has ended."""
+        if self._finished:
+            raise LedgerError(
+                "The ledger takes no charge: its run has ended and it was closed; "
+                "nothing was spent by this call. A further run on what is left of the "
+                "budget opens the ledger again, with the same settings."
+            )
 
     def close(self) -> None:
         """Do nothing: there is no file."""
@@ -200,7 +208,7 @@ class Ledger(MemoryLedger):
         ValueError
             The header is not public JSON or uses a key of the ledger itself.
         """
-        _check_header(header)
+        check_header(header)
         return cls(ledger_path(path), header)
 
     def _load(self, header: Mapping[str, object]) -> None:
@@ -208,7 +216,7 @@ class Ledger(MemoryLedger):
         try:
             data = read(self._fd)
             stored, self._book, repair = read_lines(self.path, data)
-            _compare(self.path, stored, header)
+            refuse_other_header(self.path, stored, header)
             if repair:
                 write(self._fd, repair)
             # Also without a repair: the last line may have been written by a process
@@ -222,8 +230,8 @@ class Ledger(MemoryLedger):
 
     @property
     def head(self) -> str:
-        """The chained checksum of the last line: the end of this very file."""
-        return self._book.chain.decode("ascii")
+        """The chained checksum of the last charge: the end of this very file."""
+        return self._book.head.decode("ascii")
 
     def use_key(self, name: str) -> None:
         """Write the name of a run key into every charge from here on."""
@@ -272,6 +280,7 @@ class Ledger(MemoryLedger):
         with self._mutex:
             payload = charge_payload(charge)
             self._check_file()
+            self._refuse_finished()
             self._book.check(charge)
             if self._paid and not is_torn(self._paid[0]):
                 self._refuse_another(payload)
@@ -292,7 +301,30 @@ class Ledger(MemoryLedger):
                 raise failure("write to", self.path, error) from error
             self._paid.clear()
             self._book.count(charge)
+            self._book.head, self._book.closing = self._book.chain, None
             self._failed = None
+
+    def finish(self, digests: Mapping[str, str]) -> None:
+        """Write the closing line, unless it is there, and return once it is on disk.
+
+        Raises
+        ------
+        LedgerError
+            The line could not be written; the run is whole, but not closed.
+        """
+        with self._mutex:
+            while self._paid and not is_torn(self._paid[0]):
+                self._book.count(self._paid.pop(0))
+            closing = Closing(self.next_index, dict(digests))
+            if closing != self._book.closing:
+                self._check_file()
+                try:
+                    self._write_line(closing.payload())
+                except OSError as error:
+                    self._failed = "its closing line was not written"
+                    raise failure("close", self.path, error) from error
+            self._paid.clear()
+            self._book.closing, self._finished = closing, True
 
     def _write_line(self, payload: bytes) -> None:
         """Write and sync one sealed line."""
@@ -345,55 +377,23 @@ class Ledger(MemoryLedger):
                 self._finalizer()
 
 
-def read_ledger(path: str | os.PathLike[str]) -> LedgerView:
-    """Read a ledger with all checks, without locking it or writing to it.
-
-    A torn last line is counted as :meth:`Ledger.open` would count it. While another
-    process is charging, its line in progress may look torn: the sum is then an
-    upper bound.
+def close_ledger(path: str | os.PathLike[str], digests: Mapping[str, str]) -> None:
+    """Close a ledger again, with the digests of more files that its run left.
 
     Parameters
     ----------
     path : path
-        The file.
-
-    Returns
-    -------
-    LedgerView
-        Header, charges, their sum and the number of torn lines.
+        The file; its last line closes a run.
+    digests : mapping of str to str
+        SHA-256 of the files, by name; those of the line before stay.
 
     Raises
     ------
     LedgerError
-        There is no such file, or it is not a sound ledger.
+        It is not a sound ledger, or cannot be written.
     """
-    name = ledger_path(path)
-    header, book, _ = read_lines(name, read_all(name))
-    charges, head = tuple(book.charges), book.chain.decode("ascii")
-    return LedgerView(header, charges, book.spent, book.torn, head)
-
-
-def _check_header(header: Mapping[str, object]) -> None:
-    """Refuse header keys that are the ledger's own, and what is not JSON."""
-    for key in header:
-        if key in OWN_KEYS:
-            raise ValueError(
-                f"Expected header keys other than {OWN_KEYS}, got {key!r}; rename it."
-            )
-    encode("header", header)
-
-
-def _compare(
-    path: str, stored: Mapping[str, object], header: Mapping[str, object]
-) -> None:
-    """Refuse a ledger whose header differs from that of this run."""
-    wanted = json.loads(encode("header", header))
-    for key in [*wanted, *(key for key in stored if key not in OWN_KEYS)]:
-        found, asked = stored.get(key, "absent"), wanted.get(key, "absent")
-        if found != asked or (key in stored) != (key in wanted):
-            raise LedgerError(
-                f"The ledger {path} is a ledger of another run: {key} is {found!r} in "
-                f"the file and {asked!r} in this run; it was left as it is and "
-                "nothing was spent. Run with the settings it was begun with, or "
-                "choose another path."
-            )
+    view = read_ledger(path)
+    known = view.closing.digests if view.closing else {}
+    header = {key: one for key, one in view.header.items() if key not in OWN_KEYS}
+    with Ledger.open(path, header=header) as ledger:
+        ledger.finish({**known, **digests})

@@ -8,14 +8,13 @@ Every failure of the operating system leaves here as a ``LedgerError`` or as the
 import errno
 import os
 import stat
-import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 
 from filelock import FileLock, Timeout
 
 from armijo.errors import LedgerError
-from armijo.privacy.ledger_lines import FORMAT, MAGIC, VERSION, encode, seal
+from armijo.privacy.ledger_header import MAGIC, new_header, seal
 
 _BINARY: int = getattr(os, "O_BINARY", 0)
 
@@ -90,10 +89,7 @@ def _create(path: str, header: Mapping[str, object]) -> None:
     It is written beside its place and then linked there, which fails if the name is
     taken meanwhile; a crash in between leaves no file with half a header.
     """
-    run = uuid.uuid4().hex
-    payload = encode(
-        "header", {"format": FORMAT, "version": VERSION, "run": run, **header}
-    )
+    run, payload = new_header(header)
     line = seal(b"", payload)[0] + b"\n"
     draft = f"{path}.{run[:8]}.new"
     _write_new(draft, line)

@@ -4,14 +4,17 @@
 A ledger is ASCII text, one JSON object per line, the last key of each being
 ``chain``, a checksum of the line and of the chain before it:
 
-* the header, ``{"format": "armijo-ledger", "version": 1, "run": ..., ...}``;
+* the header, ``{"format": "armijo-ledger", "version": 2, "run": ..., ...}``;
 * ``{"kind": "announce", "ceiling": [...]}``: no later charge costs more than this,
   component by component, until another announcement raises it;
 * ``{"kind": "charge", "index": ..., "label": ..., "mechanism": ..., "cost": [...]}``,
   with ``"key": ...`` where the noise comes from a run key of that name;
 * ``{"kind": "torn", ...}``: what the unreadable line before it is counted as;
 * ``{"kind": "mended", ...}``: a charge in the place of the torn lines from its index
-  on, written when the step of the torn charge is redone with the key of its run.
+  on, written when the step of the torn charge is redone with the key of its run;
+* ``{"kind": "closed", "charges": ..., "digests": {...}}``: a run ended here, with so
+  many charges in the file and these SHA-256 digests of what it left. A later run may
+  charge to the same ledger and close it again; the last line counts.
 
 Each line is written by one call and synced before the next one is begun, so that a
 crash can damage the last line and no other. This module only turns bytes into
@@ -21,24 +24,27 @@ charges and back; files and locks are in :mod:`armijo.privacy.ledger`.
 import json
 import math
 import operator
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, NoReturn
+from typing import Any
 
 from armijo import _validate
 from armijo.errors import ArmijoError, LedgerError
+from armijo.privacy.ledger_header import (
+    CHAIN_DIGITS,
+    damaged,
+    encode,
+    read_header,
+    seal,
+    unseal,
+)
 
-FORMAT = "armijo-ledger"
-VERSION = 1
-MAGIC = b'{"format":"armijo-ledger","version":'
 TORN_LABEL = "torn line"
-OWN_KEYS = ("format", "version", "run", "chain")
-
-_CHAIN_KEY = b',"chain":"'
-_CHAIN_DIGITS = 16
-_CHAIN_BYTES = len(_CHAIN_KEY) + _CHAIN_DIGITS + len(b'"}')
-_ANNOUNCE_START = b'{"kind":"announce"'
+# A torn line that begins so is no charge: the noise of none waits for it.
+_FREE_STARTS = (b'{"kind":"announce"', b'{"kind":"closed"')
+_DIGEST = re.compile("[0-9a-f]{64}")
 # Every finite double is a whole multiple of 2**-1074.
 _UNIT_BITS = 1074
 
@@ -92,6 +98,43 @@ class Charge:
         object.__setattr__(self, "cost", _numbers("cost", self.cost))
 
 
+@dataclass(frozen=True)
+class Closing:
+    """The last line of a finished run: how many charges there are, and what it left.
+
+    Parameters
+    ----------
+    charges : int
+        Number of charges in the ledger, those of earlier runs included.
+    digests : mapping of str to str
+        SHA-256 (64 hexadecimal digits) of each released file by its name, and of the
+        released parameters under ``"parameters"``.
+
+    Examples
+    --------
+    >>> Closing(3, {}).charges
+    3
+    """
+
+    charges: int
+    digests: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number of charges or no digest."""
+        _validate.at_least(0, charges=self.charges)
+        if not isinstance(self.digests, Mapping):
+            raise ValueError(f"Expected digests by name, got {self.digests!r}.")
+        for name, value in self.digests.items():
+            if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+                raise ValueError(
+                    f"Expected the SHA-256 of {name} as 64 digits, got {value!r}."
+                )
+
+    def payload(self) -> bytes:
+        """Return the line, yet without its chain."""
+        return encode("closing line", {"kind": "closed", **vars(self)})
+
+
 def _numbers(name: str, values: Any) -> tuple[float, ...]:
     """Return a non-empty tuple of finite floats, none of them negative."""
     if not isinstance(values, tuple | list) or not values:
@@ -105,27 +148,7 @@ def _numbers(name: str, values: Any) -> tuple[float, ...]:
     return tuple(map(float, values))
 
 
-def _plain(value: object) -> object:
-    """Let read-only mappings be written like dictionaries."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")
-
-
-# json writes floats with repr, so they come back as the same floats.
-_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain)
 _DECODER = json.JSONDecoder()
-
-
-def encode(name: str, value: object) -> bytes:
-    """Return public JSON as ASCII bytes, or say that the argument is not JSON."""
-    try:
-        return _ENCODER.encode(value).encode("ascii")
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(
-            f"Expected {name} to be public JSON (finite numbers, strings, lists, "
-            f"mappings), got {value!r}: {error}; describe it with plain values."
-        ) from error
 
 
 def charge_payload(charge: Charge, kind: str = "charge") -> bytes:
@@ -151,23 +174,6 @@ def announce_payload(ceiling: tuple[float, ...]) -> bytes:
     return encode("ceiling", {"kind": "announce", "ceiling": ceiling})
 
 
-def seal(previous: bytes, payload: bytes) -> tuple[bytes, bytes]:
-    """Return the finished line, without its newline, and its chain.
-
-    The chain guards against accidents (a flipped bit, a lost, doubled or swapped
-    line), not against someone who computes it anew.
-    """
-    chain = sha256(previous + payload).hexdigest()[:_CHAIN_DIGITS].encode("ascii")
-    return payload[:-1] + _CHAIN_KEY + chain + b'"}', chain
-
-
-def unseal(previous: bytes, line: bytes) -> tuple[bytes, bytes] | None:
-    """Return payload and chain of a line that follows on ``previous``, else None."""
-    payload = line[:-_CHAIN_BYTES] + b"}"
-    sealed, chain = seal(previous, payload)
-    return (payload, chain) if sealed == line else None
-
-
 class Book:
     """Charges added up so far, and what is needed to write or check the next line."""
 
@@ -176,6 +182,8 @@ class Book:
         self.charges: list[Charge] = []
         self.ceiling: tuple[float, ...] | None = None
         self.torn = 0
+        self.closing: Closing | None = None
+        self.head = chain  # of the line of the last charge
         self._units: list[int] = []
 
     @property
@@ -222,6 +230,7 @@ class Book:
     def replay(self, payload: bytes, chain: bytes) -> None:
         """Take in one sealed line, or raise ValueError where it cannot stand here."""
         record: dict[str, Any] = _DECODER.decode(payload.decode("ascii"))
+        closing = None
         match record:
             case {"kind": "charge" | "mended" as kind}:
                 charge = _charge(record)
@@ -231,6 +240,10 @@ class Book:
                 if self.raised(charge.cost) is not None:
                     raise ValueError("a charge above the announced ceiling")
                 self.count(charge)
+                self.head = chain
+            case {"kind": "closed", "charges": charges, "digests": digests}:
+                closing = Closing(charges, digests)
+                self._check_closing(closing)
             case {"kind": "announce", "ceiling": values}:
                 ceiling = _numbers("ceiling", values)
                 old = self.ceiling or ceiling
@@ -239,13 +252,27 @@ class Book:
                 self.ceiling = ceiling
             case _:
                 raise ValueError("an unknown kind of line")
-        self.chain = chain
+        self.chain, self.closing = chain, closing
+
+    def _check_closing(self, closing: Closing) -> None:
+        """Refuse a wrong number; torn lines behind the last step were no charges.
+
+        The run that closes here went back to its checkpoint with its key and ended
+        without another charge, so what was torn was its first attempt to close.
+        """
+        if closing.charges < len(self.charges):
+            self._drop_torn(closing.charges)
+        if closing.charges != len(self.charges):
+            raise ValueError(
+                f"a closing line that counts {closing.charges} charges after "
+                f"{len(self.charges)}"
+            )
 
     def _drop_torn(self, index: int) -> None:
         """Take back what torn lines were counted as, from an index on."""
         torn = self.charges[index:]
         if not torn or not all(map(is_torn, torn)):
-            raise ValueError("a mended charge where no line was torn")
+            raise ValueError("charges are taken back where no line was torn")
         self.rewind(index)
 
     def rewind(self, index: int) -> list[Charge]:
@@ -265,28 +292,30 @@ class Book:
         cost = self._torn_cost(fragment)
         size, index = len(fragment), len(self.charges)
         record: dict[str, object] = {"kind": "torn", "index": index, "bytes": size}
-        record["digest"] = sha256(fragment).hexdigest()[:_CHAIN_DIGITS]
+        record["digest"] = sha256(fragment).hexdigest()[:CHAIN_DIGITS]
         line, self.chain = seal(self.chain, encode("torn", {**record, "cost": cost}))
         if cost:
             self.count(Charge(index, TORN_LABEL, {"torn": True, "bytes": size}, cost))
-        self.torn += 1
+            self.head = self.chain
+        self.torn, self.closing = self.torn + 1, None
         return line
 
     def _torn_cost(self, fragment: bytes) -> tuple[float, ...]:
         """Return the most that the charge behind a torn line cost; () if it is none.
 
         Which torn lines can be charges? Only the last write can be torn, since each
-        is synced before the next one begins, and after a sealed line there are two
+        is synced before the next one begins, and after a sealed line there are three
         kinds of writes. (1) An announcement: its charge was to be written after
         it, so no data was touched on its account. Before any ceiling stands no other
         write is possible, and a fragment that begins as an announcement is one.
         (2) A charge, mended or not: its cost is at most the ceiling, which was on disk
-        before it was begun. A fragment too short to tell the two apart, or whose
-        first bytes were lost, is taken for a charge. (Headers are not torn lines: a
+        before it was begun. (3) A closing line: no step is made after it. A fragment
+        too short to tell them apart, or whose first bytes were lost, is taken for a
+        charge. (Headers are not torn lines: a
         file cut inside its header holds no charge and is refused. Torn records of
         torn lines are completed, not counted again.)
         """
-        if self.ceiling is None or fragment.startswith(_ANNOUNCE_START):
+        if self.ceiling is None or fragment.startswith(_FREE_STARTS):
             return ()
         return self.ceiling
 
@@ -298,7 +327,7 @@ def read_lines(path: str, data: bytes) -> tuple[dict[str, object], Book, bytes]:
     line, or the rest of such a record. It is empty for a file that ends well.
     """
     end = data.find(b"\n")
-    header, chain = _read_header(path, data if end < 0 else data[:end], cut=end < 0)
+    header, chain = read_header(path, data if end < 0 else data[:end], cut=end < 0)
     book, repair = Book(chain), b"\n" if end < 0 else b""
     offset, number = len(data) if end < 0 else end + 1, 2
     while offset < len(data):
@@ -318,44 +347,6 @@ def read_lines(path: str, data: bytes) -> tuple[dict[str, object], Book, bytes]:
         repair = expected[len(found) :]
         offset, number = end + len(expected), number + expected.count(b"\n")
     return header, book, repair
-
-
-def _read_header(path: str, line: bytes, *, cut: bool) -> tuple[dict[str, Any], bytes]:
-    """Return the header and its chain, or say why the file is no ledger of ours."""
-    header = _json_object(line) if line.startswith(MAGIC) else None
-    if header is None and cut and line.startswith(MAGIC[: len(line)]):
-        state = "is cut inside its first line" if line else "is empty"
-        raise LedgerError(
-            f"The ledger {path} {state}: it holds no charge and cannot be continued; "
-            "it was left as it is. Move it away or choose another path."
-        )
-    if not line.startswith(MAGIC):
-        raise LedgerError(
-            f"The file {path} is not a ledger: it begins with {line[:24]!r}; it was "
-            "left as it is and nothing was spent. Choose another path."
-        )
-    if header is None:
-        damaged(path, 1, "is not JSON")
-    if header["version"] != VERSION:
-        raise LedgerError(
-            f"The ledger {path} has version {header['version']!r}, this release of "
-            f"armijo writes version {VERSION}; it was left as it is and nothing was "
-            "spent. Continue it with the release that began it, or begin a new one."
-        )
-    opened = unseal(b"", line)
-    if opened is None or not isinstance(header.get("run"), str):
-        damaged(path, 1, "does not match its checksum")
-    del header["chain"]
-    return header, opened[1]
-
-
-def _json_object(line: bytes) -> dict[str, Any] | None:
-    """Return the one JSON object in a line, None if it is anything else."""
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _replay(path: str, number: int, book: Book, payload: bytes, chain: bytes) -> None:
@@ -380,13 +371,3 @@ def _refuse_unless_torn(path: str, number: int, line: bytes) -> None:
     except (ValueError, RecursionError):
         damaged(path, number, "is not what a ledger writes")
     damaged(path, number, "is complete but does not follow from the line before it")
-
-
-def damaged(path: str, number: int, what: str) -> NoReturn:
-    """Refuse a ledger that cannot be trusted, naming its line."""
-    raise LedgerError(
-        f"The ledger {path} is damaged: line {number} {what}. A line was changed, "
-        "lost, doubled or moved, so what was spent is unknown; the file was left as "
-        "it is and nothing was spent. Restore it from a copy, or take the whole "
-        "budget for spent and begin a new run."
-    )

@@ -3,36 +3,62 @@
 
 A mechanism is a frozen dataclass: its fields are public and say all that an accountant
 may know.  ``rdp(orders)`` bounds the Renyi divergence in *both* directions between
-neighboring inputs; AboveThreshold has a file of its own.
+neighboring inputs; AboveThreshold has a file of its own.  ``dp_event()`` translates it
+for ``dp-accounting``, which planned runs are accounted with and every run is verified
+with, or returns None.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Protocol, runtime_checkable
+from functools import lru_cache
 
+import dp_accounting as dpa
 import numpy as np
+from scipy.special import hyp1f1
 
 from armijo import _validate
 from armijo.privacy.budget import FloatArray
+from armijo.privacy.conversion import gaussian_delta
 
 
-@runtime_checkable
-class Mechanism(Protocol):
-    """Anything with a privacy curve; hashable, so that costs can be cached."""
+class Mechanism(ABC):
+    """What has a privacy curve; hashable, so that costs can be cached.
 
+    A kind of its own gives :meth:`rdp`; the other answers have defaults that are true
+    of every mechanism.
+    """
+
+    @abstractmethod
     def rdp(self, orders: FloatArray) -> FloatArray:
         """Bound the Renyi divergence at each order above one."""
-        ...
 
+    def integer_curve(self, top: int) -> FloatArray:
+        """Return ``curve[l]`` for l = 0..top (entries 0 and 1 are zero)."""
+        curve = np.zeros(top + 1)
+        curve[2:] = self.rdp(np.arange(2.0, top + 1))
+        return curve
 
-@runtime_checkable
-class Profile(Protocol):
-    """A mechanism with its own proof of (epsilon, delta), tighter than its curve."""
+    def dp_event(self) -> dpa.DpEvent | None:
+        """Return the same mechanism for dp-accounting, None if it has no such event."""
+        return None
 
     def delta_at(self, epsilon: float) -> float:
-        """Return the smallest proved delta at ``epsilon``."""
-        ...
+        """Return the smallest delta that a proof beside the curve gives; 1 if none."""
+        return 1.0
+
+    def as_gaussian(self) -> "Gaussian | None":
+        """Return the one Gaussian release that this is on all rows, if it is one."""
+        return None
+
+    def noise_ratios(self) -> tuple[float, ...]:
+        """Return noise over sensitivity of each draw on a sum over rows.
+
+        None of them means that the mechanism is no such sum: it needs all rows in one
+        process.
+        """
+        return ()
 
 
 def describe(mechanism: object) -> dict[str, object]:
@@ -86,34 +112,34 @@ def laplace_rdp(orders: FloatArray, epsilon: float | FloatArray) -> FloatArray:
 
 
 def _expm1_minus(x: FloatArray) -> FloatArray:
-    """Return ``exp(x) - 1 - x``, by its series where the difference would cancel."""
-    near = np.clip(x, -0.1, 0.1)
-    series = (
-        near**2
-        / 2
-        * (
-            1
-            + near
-            / 3
-            * (
-                1
-                + near
-                / 4
-                * (
-                    1
-                    + near
-                    / 5
-                    * (1 + near / 6 * (1 + near / 7 * (1 + near / 8 * (1 + near / 9))))
-                )
-            )
-        )
-    )
-    with np.errstate(over="ignore"):
-        return np.where(np.abs(x) <= 0.1, series, np.expm1(x) - x)
+    """Return ``exp(x) - 1 - x`` without cancellation."""
+    return x * x / 2 * hyp1f1(1.0, 3.0, x)
+
+
+def knots(top: int) -> FloatArray:
+    """Return the integer orders at which a costly curve is evaluated."""
+    dense = np.arange(2, min(top, 32) + 1)
+    sparse = np.rint(np.geomspace(min(top, 32), top, 60))
+    return np.unique(np.concatenate([dense, sparse])).astype(float)
+
+
+@lru_cache(maxsize=128)
+def chord_curve(mechanism: Mechanism, top: int) -> FloatArray:
+    """Return the integer curve of a mechanism whose orders take a search each.
+
+    It is evaluated at knots only: (l-1) eps(l) is the cumulant of the privacy loss,
+    hence convex in l, so its chords are upper bounds between the knots.
+    """
+    at = knots(top)
+    orders = np.arange(2.0, top + 1)
+    curve = np.zeros(top + 1)
+    curve[2:] = np.interp(orders, at, (at - 1) * mechanism.rdp(at)) / (orders - 1)
+    curve.setflags(write=False)
+    return curve
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gaussian:
+class Gaussian(Mechanism):
     """Release a sum of vectors with ``N(0, noise_scale^2 I)`` added.
 
     Mironov (2017), Corollary 3: ``a * rho`` with ``rho = (sensitivity/noise)^2 / 2``.
@@ -124,7 +150,6 @@ class Gaussian:
     sensitivity: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         _validate.non_negative(noise_scale=self.noise_scale)
         _validate.positive(sensitivity=self.sensitivity)
 
@@ -159,25 +184,27 @@ class Gaussian:
         """Return ``a * rho``."""
         return np.asarray(orders, dtype=float) * self.rho
 
+    def delta_at(self, epsilon: float) -> float:
+        """Return the exact delta; 1 without noise."""
+        if self.noise_scale == 0:
+            return 1.0
+        return gaussian_delta(epsilon, self.noise_multiplier)
 
-@dataclass(frozen=True, kw_only=True)
-class Laplace:
-    """Release a number (or a vector, L1 sensitivity) with Laplace noise added."""
+    def dp_event(self) -> dpa.DpEvent:
+        """Return a Gaussian event with the same noise multiplier."""
+        return dpa.GaussianDpEvent(self.noise_multiplier)
 
-    noise_scale: float
-    sensitivity: float = 1.0
+    def as_gaussian(self) -> "Gaussian":
+        """Return the mechanism itself."""
+        return self
 
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        _validate.positive(noise_scale=self.noise_scale, sensitivity=self.sensitivity)
-
-    def rdp(self, orders: FloatArray) -> FloatArray:
-        """Return the exact curve of the Laplace mechanism."""
-        return laplace_rdp(orders, self.sensitivity / self.noise_scale)
+    def noise_ratios(self) -> tuple[float, ...]:
+        """Return the noise multiplier."""
+        return (self.noise_multiplier,)
 
 
 @dataclass(frozen=True)
-class PureDP:
+class PureDP(Mechanism):
     """Any epsilon-DP mechanism; its tight curve is randomized response's.
 
     ``log[cosh((a - 1/2) eps) / cosh(eps / 2)] / (a - 1)``, Steinke (2022), "Sharp RDP
@@ -187,7 +214,6 @@ class PureDP:
     epsilon: float
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         _validate.positive(epsilon=self.epsilon)
 
     def rdp(self, orders: FloatArray) -> FloatArray:
@@ -202,7 +228,7 @@ class PureDP:
 
 
 @dataclass(frozen=True)
-class NoisyMax:
+class NoisyMax(Mechanism):
     """Exponential mechanism: pick j with weight ``exp(epsilon u_j / (2 sensitivity))``.
 
     Report-noisy-max with Gumbel noise is the same law.  It has ``epsilon``-bounded
@@ -214,7 +240,6 @@ class NoisyMax:
     sensitivity: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         _validate.positive(epsilon=self.epsilon, sensitivity=self.sensitivity)
 
     def rdp(self, orders: FloatArray) -> FloatArray:
@@ -222,6 +247,10 @@ class NoisyMax:
         a = np.atleast_1d(np.asarray(orders, dtype=float))
         curve = np.array([_bounded_range(order, self.epsilon) for order in a])
         return curve.reshape(np.shape(orders))
+
+    def integer_curve(self, top: int) -> FloatArray:
+        """Return the chords between some orders."""
+        return chord_curve(self, top)
 
 
 def _bounded_range(order: float, epsilon: float) -> float:
@@ -245,13 +274,12 @@ def _bounded_range(order: float, epsilon: float) -> float:
 
 
 @dataclass(frozen=True)
-class Composed:
+class Composed(Mechanism):
     """Several mechanisms on the same rows; curves add (Mironov 2017, Proposition 1)."""
 
     mechanisms: tuple[Mechanism, ...]
 
     def __post_init__(self) -> None:
-        """Refuse an empty composition: an access that costs nothing."""
         if not self.mechanisms:
             raise ValueError("Expected at least one mechanism, got (); name one.")
 
@@ -260,18 +288,49 @@ class Composed:
         curves = np.array([mechanism.rdp(orders) for mechanism in self.mechanisms])
         return np.asarray(curves.sum(axis=0), dtype=float)
 
+    def integer_curve(self, top: int) -> FloatArray:
+        """Return the sum of the curves."""
+        return np.sum([part.integer_curve(top) for part in self.mechanisms], axis=0)
+
+    def as_gaussian(self) -> Gaussian | None:
+        """Return the Gaussian that all are together: 1/sigma^2 adds up.
+
+        >>> float(Composed((Gaussian(noise_scale=3.0),
+        ...                 Gaussian(noise_scale=4.0))).as_gaussian().noise_scale)
+        2.4
+        """
+        parts = [part.as_gaussian() for part in self.mechanisms]
+        rho = sum(math.nan if part is None else part.rho for part in parts)
+        return None if math.isnan(rho) else Gaussian(noise_scale=1 / math.sqrt(2 * rho))
+
+    def dp_event(self) -> dpa.DpEvent | None:
+        """Return the composed events; Gaussians are together one Gaussian."""
+        together = self.as_gaussian()
+        if together is not None:
+            return together.dp_event()
+        events = [part.dp_event() for part in self.mechanisms]
+        return None if None in events else dpa.ComposedDpEvent(events)
+
 
 @dataclass(frozen=True)
-class Repeated:
+class Repeated(Mechanism):
     """One mechanism used ``count`` times, each on rows drawn anew."""
 
     inner: Mechanism
     count: int
 
     def __post_init__(self) -> None:
-        """Check the count."""
         _validate.at_least(1, count=self.count)
 
     def rdp(self, orders: FloatArray) -> FloatArray:
         """Return ``count`` times the curve."""
         return self.count * self.inner.rdp(orders)
+
+    def integer_curve(self, top: int) -> FloatArray:
+        """Return ``count`` times the curve."""
+        return self.count * self.inner.integer_curve(top)
+
+    def dp_event(self) -> dpa.DpEvent | None:
+        """Return the event of one use, composed with itself."""
+        event = self.inner.dp_event()
+        return None if event is None else dpa.SelfComposedDpEvent(event, self.count)

@@ -5,7 +5,8 @@ A gradient step on a convex smooth objective shrinks the distance of two runs by
 :func:`contraction`; the one row that differs adds a bounded push.  Unrolled, that is
 the sensitivity of the last (or averaged) iterate, and Gaussian noise on it is private.
 Losses have gradients of norm ``lipschitz`` and smoothness ``smoothness`` at most per
-row, and ``l2/2 |w|^2`` is added to their mean.
+row, and ``l2/2 |w|^2`` is added to their mean.  The last part is about noise on the
+answer of objective perturbation.
 """
 
 import math
@@ -16,14 +17,18 @@ from typing import ClassVar
 import numpy as np
 
 from armijo import _validate
-from armijo.privacy.analytic import (
-    dense_orders,
-    gaussian_delta,
-    rdp_keeps,
-    smallest_safe,
-)
 from armijo.privacy.budget import Budget, FloatArray, Neighboring
-from armijo.privacy.mechanisms import Gaussian
+from armijo.privacy.conversion import (
+    gaussian_delta,
+    gaussian_noise,
+    rdp_limit,
+    smallest,
+)
+from armijo.privacy.mechanisms import Gaussian, Mechanism, PureDP
+from armijo.privacy.planned import ROUNDING, reachable
+
+OUTPUT_SHARE = 0.01
+"""Share of epsilon and delta that is set aside for the noise on the answer."""
 
 
 def contraction(step_size: float, l2: float, smoothness: float) -> float:
@@ -134,7 +139,7 @@ def rsgd_sensitivities(
 
 
 @dataclass(frozen=True, kw_only=True)
-class PermutedMixture:
+class PermutedMixture(Mechanism):
     """A Gaussian release whose sensitivity depends on a secret, uniform batch index.
 
     The row that differs is in batch k with probability 1/m and then moves the answer by
@@ -152,7 +157,6 @@ class PermutedMixture:
     relation: ClassVar[Neighboring] = Neighboring.REPLACE_ONE
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         _validate.positive(noise_scale=self.noise_scale)
         if not isinstance(self.sensitivities, tuple) or not self.sensitivities:
             raise ValueError(
@@ -193,6 +197,18 @@ class PermutedMixture:
         return math.fsum(deltas) / len(deltas)
 
 
+def dense_orders(budget: Budget) -> FloatArray:
+    """Return 2,000 real orders, from near one to well past the best for the budget.
+
+    At least 1.5 to 2,560; the best order for a cost linear in the order is about
+    ``1 + 2 log(1/delta) / epsilon``, or ``1 + sqrt(log(1/delta) / epsilon)`` when
+    epsilon is large.
+    """
+    ratio = -math.log(budget.delta) / budget.epsilon
+    low, high = min(0.5, 0.2 * math.sqrt(ratio)), max(2559.0, 16 * ratio)
+    return 1 + np.geomspace(low, high, 2000)
+
+
 def mixture_noise(
     budget: Budget, sensitivities: Sequence[float], *, profile: bool = False
 ) -> float:
@@ -204,11 +220,97 @@ def mixture_noise(
     bounds = tuple(sensitivities)
     PermutedMixture(sensitivities=bounds, noise_scale=1.0)
     orders = dense_orders(budget)
+    limits = rdp_limit(orders, budget)
 
     def keeps(noise: float) -> bool:
         release = PermutedMixture(sensitivities=bounds, noise_scale=noise)
         if profile:
             return release.delta_at(budget.epsilon) <= budget.delta
-        return rdp_keeps(release, budget, orders)
+        return bool(np.any(release.rdp(orders) <= limits))
 
-    return smallest_safe(keeps, max(bounds))
+    return smallest(keeps, max(bounds))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithOutputNoise(Mechanism):
+    """A release of an exact answer, and noise that hides the error of the solver.
+
+    The proofs are about the exact minimizer.  A solver stops at a gradient of norm tau,
+    hence within ``tau / lambda`` of it; given the exact minimizer, two neighbors'
+    answers differ by ``2 tau / lambda`` at most, and noise for that sensitivity makes
+    the error private as well (Iyengar et al. 2019; Redberg, Koskela and Wang 2023).
+    The two releases are composed: their epsilons and their deltas add up.
+
+    Attributes
+    ----------
+    first : mechanism with a profile
+        What its proof says of the exact minimizer.
+    second : Gaussian or PureDP
+        The noise on the answer, with twice the solver's error as its sensitivity.
+    second_epsilon : float
+        The part of every epsilon that is the second's.
+
+    >>> from armijo.privacy.objective_perturbation import ObjectivePerturbation
+    >>> exact = ObjectivePerturbation(noise_scale=25.01, strong_convexity=43.957)
+    >>> noisy = WithOutputNoise(
+    ...     first=exact, second=Gaussian(noise_scale=4000.0), second_epsilon=0.002
+    ... )
+    >>> noisy.delta_at(0.202) - exact.delta_at(0.2) < 1e-10
+    True
+    """
+
+    first: Mechanism
+    second: Gaussian | PureDP
+    second_epsilon: float
+
+    def __post_init__(self) -> None:
+        _validate.positive(second_epsilon=self.second_epsilon)
+
+    def rdp(self, orders: FloatArray) -> FloatArray:
+        """Return the sum of the curves."""
+        return np.asarray(self.first.rdp(orders) + self.second.rdp(orders))
+
+    def delta_at(self, epsilon: float) -> float:
+        """Return ``delta_1(epsilon - e2) + delta_2(e2)``: basic composition."""
+        _validate.non_negative(epsilon=epsilon)
+        rest = epsilon - self.second_epsilon
+        if rest < 0:
+            return 1.0
+        return min(self.first.delta_at(rest) + self._second_delta(), 1.0)
+
+    def _second_delta(self) -> float:
+        """Return delta of the noise on the answer at its own epsilon."""
+        if isinstance(self.second, PureDP):
+            return 0.0 if self.second_epsilon >= self.second.epsilon else 1.0
+        return gaussian_delta(self.second_epsilon, self.second.noise_multiplier)
+
+
+def with_output_share(budget: Budget) -> tuple[Budget, Budget]:
+    """Return the budgets of the exact answer and of the noise on it.
+
+    >>> first, second = with_output_share(Budget(epsilon=1.0, delta=1e-5))
+    >>> round(first.epsilon, 6), round(second.epsilon, 6)
+    (0.99, 0.01)
+    """
+    whole = reachable(budget)
+    second = Budget(
+        epsilon=whole.epsilon * OUTPUT_SHARE, delta=whole.delta * OUTPUT_SHARE
+    )
+    first = Budget(
+        epsilon=whole.epsilon - second.epsilon,
+        delta=whole.delta * (1 - OUTPUT_SHARE) * (1 - ROUNDING),
+    )
+    return first, second
+
+
+def output_noise(tolerance: float, strong_convexity: float, budget: Budget) -> float:
+    """Return the noise on a minimizer that was found only approximately.
+
+    A gradient of norm ``tolerance`` is at most ``tolerance / strong_convexity`` away
+    from the exact minimizer, two such answers differ by twice that; ``budget`` is the
+    share set aside for it (Redberg, Koskela and Wang 2023, approximate minima).
+    """
+    _validate.non_negative(tolerance=tolerance)
+    _validate.positive(strong_convexity=strong_convexity)
+    sensitivity = 2 * tolerance / strong_convexity
+    return sensitivity * gaussian_noise(budget) * (1 + 1e-12)  # rounded to be safe

@@ -8,6 +8,7 @@ else in this package and is the default everywhere.
 """
 
 import math
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,8 +16,8 @@ from scipy.special import logsumexp
 
 from armijo import _validate
 from armijo.privacy.above_threshold import AboveThreshold
-from armijo.privacy.accountant import Accountant, LedgerFactory
-from armijo.privacy.budget import Budget, Computed, FloatArray, Neighboring
+from armijo.privacy.accountant import Accountant, RunTerms
+from armijo.privacy.budget import Budget, FloatArray
 from armijo.privacy.mechanisms import Composed, Mechanism, laplace_rdp
 from armijo.privacy.subsampling import Subsampled, log_binomial_weights
 
@@ -115,28 +116,11 @@ class PaperAccountant(Accountant):
     ----------
     budget : Budget
         The *label* of the run.
-    relation : Neighboring, default=ADD_REMOVE
-        The relation the paper names.
-    insecure_deterministic : bool, default=False
-        Say so when randomness comes from a seed: the promise is then void.
-    leaky_diagnostics : bool, default=False
-        Say so when exact values are recorded beside the run: the promise is void.
-    computed : Computed or None
-        How numbers are computed, for the guarantee to name.
-    ledger : callable or None
-        Opens the ledger from the header; None keeps the charges in memory.
+    **terms
+        The terms of the run, as for :class:`armijo.privacy.accountant.Accountant`.
     """
 
-    def __init__(
-        self,
-        budget: Budget,
-        *,
-        relation: Neighboring = Neighboring.ADD_REMOVE,
-        insecure_deterministic: bool = False,
-        leaky_diagnostics: bool = False,
-        computed: Computed | None = None,
-        ledger: LedgerFactory | None = None,
-    ) -> None:
+    def __init__(self, budget: Budget, **terms: Unpack[RunTerms]) -> None:
         limits = proposition1_limit(ORDERS, budget)
         if not np.any(limits > 0):
             raise ValueError(
@@ -147,22 +131,16 @@ class PaperAccountant(Accountant):
         self._orders = ORDERS[limits > 0]
         super().__init__(
             budget,
-            relation=relation,
             limits=limits[limits > 0],
             name="paper-as-printed",
             broken_premises=BROKEN_PREMISES,
-            insecure_deterministic=insecure_deterministic,
-            leaky_diagnostics=leaky_diagnostics,
-            computed=computed,
-            ledger=ledger,
+            **terms,
         )
 
     def _cost(self, mechanism: Mechanism) -> FloatArray:
-        """Return the printed cost at the surviving orders."""
         return printed_cost(mechanism, self._orders)
 
     def _fits(self, total: FloatArray) -> bool:
-        """Go on while any order survives, as printed."""
         return bool(np.any(total <= self.limits))
 
 

@@ -3,8 +3,8 @@
 
 When all mechanisms and their number are settled before the first row is read, ordinary
 composition applies in any order of the charges, even one that is chosen during the run
-(docs/proofs.md, "Planned charges in any order"), and for Gaussian and Laplace noise the
-privacy loss distribution (PLD, through ``dp-accounting``) replaces the Renyi curve.
+(docs/proofs.md, "Planned charges in any order"), and for Gaussian noise the privacy
+loss distribution (PLD, through ``dp-accounting``) replaces the Renyi curve.
 Several Gaussians on one batch are together one Gaussian: 1/sigma^2 adds up (adaptive
 Gaussian-DP composition, Dong, Roth and Su 2022), and Poisson sampling amplifies that
 one mechanism.
@@ -13,8 +13,8 @@ one mechanism.
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import Unpack
 
 import dp_accounting as dpa
 import numpy as np
@@ -22,65 +22,25 @@ from dp_accounting.pld import PLDAccountant
 
 from armijo import _validate
 from armijo.errors import BudgetExceeded, UnchargedAccess
-from armijo.privacy.accountant import Accountant, LedgerFactory
-from armijo.privacy.analytic import gaussian_delta
-from armijo.privacy.budget import (
-    Budget,
-    Computed,
-    FloatArray,
-    Neighboring,
-    smallest_epsilon,
-)
-from armijo.privacy.mechanisms import (
-    Composed,
-    Gaussian,
-    Laplace,
-    Mechanism,
-    Profile,
-    describe,
-)
-from armijo.privacy.subsampling import Subsampled
+from armijo.privacy.accountant import Accountant, RunTerms
+from armijo.privacy.budget import Budget, FloatArray
+from armijo.privacy.conversion import smallest, smallest_epsilon
+from armijo.privacy.mechanisms import Gaussian, Mechanism, Repeated, describe, parts
 
 Plan = Sequence[tuple[Mechanism, int]]
 ROUNDING = 1e-9
 """Share of epsilon that the search in a profile, to ten digits, may add."""
 
 _SMALLEST_PLD, _LARGEST_PLD = 1e-3, 50.0  # beyond them its grid fills the memory
-
-
-def fold_gaussians(mechanism: Mechanism) -> Mechanism:
-    """Return one Gaussian for a composition of Gaussians; others as they are.
-
-    >>> float(fold_gaussians(Composed((Gaussian(noise_scale=3.0),
-    ...                                Gaussian(noise_scale=4.0)))).noise_scale)
-    2.4
-    """
-    if not isinstance(mechanism, Composed):
-        return mechanism
-    parts = [fold_gaussians(part) for part in mechanism.mechanisms]
-    if not all(isinstance(part, Gaussian) for part in parts):
-        return Composed(tuple(parts))
-    rho = sum(part.rho for part in parts if isinstance(part, Gaussian))
-    return Gaussian(noise_scale=1 / math.sqrt(2 * rho))
+_SMALLEST_PROFILE, _LARGEST_PROFILE = 5e-7, 5e5
 
 
 def _event(mechanism: Mechanism) -> dpa.DpEvent | None:
     """Translate to an event the PLD accountant knows; None if there is none."""
-    if isinstance(mechanism, Subsampled):
-        inner = _event(fold_gaussians(mechanism.inner))
-        if inner is None or mechanism.rate == 1:
-            return inner
-        if isinstance(inner, dpa.GaussianDpEvent | dpa.LaplaceDpEvent):
-            return dpa.PoissonSampledDpEvent(mechanism.rate, inner)
-        return None
-    if isinstance(mechanism, Gaussian):
-        return dpa.GaussianDpEvent(mechanism.noise_multiplier)
-    if isinstance(mechanism, Laplace):
-        return dpa.LaplaceDpEvent(mechanism.noise_scale / mechanism.sensitivity)
-    if isinstance(mechanism, Composed):
-        parts = [_event(fold_gaussians(part)) for part in mechanism.mechanisms]
-        return None if None in parts else dpa.ComposedDpEvent(parts)
-    return None
+    if any(isinstance(part, Repeated) for part in parts(mechanism)):
+        return None  # a plan counts equal charges; what is repeated inside has a curve
+    event = mechanism.dp_event()
+    return event if event is not None and PLDAccountant().supports(event) else None
 
 
 def planned_epsilon(
@@ -104,10 +64,8 @@ def planned_epsilon(
 def _epsilon_of(
     plan: tuple[tuple[Mechanism, int], ...], delta: float, coarseness: float
 ) -> tuple[float, str]:
-    """Return what :func:`planned_epsilon` promises."""
     folded = _on_all_rows_as_one(merged(plan))
-    profile = _own_profile(folded)
-    by_profile = math.inf if profile is None else _profile_epsilon(profile, delta)
+    by_profile = _profile_epsilon(folded, delta)
     if by_profile < math.inf:
         return by_profile, "planned-profile"
     by_rdp = _rdp_epsilon(folded, delta)
@@ -137,61 +95,31 @@ def _on_all_rows_as_one(plan: Plan) -> Plan:
     """Count all Gaussians on all rows as the one that they are together."""
     rho, others = 0.0, []
     for mechanism, count in plan:
-        inner: Mechanism | None = mechanism
-        if isinstance(mechanism, Subsampled):
-            inner = mechanism.inner if mechanism.rate == 1 else None
-        folded = None if inner is None else fold_gaussians(inner)
-        if isinstance(folded, Gaussian) and folded.noise_scale > 0:
-            rho += count * folded.rho
+        gaussian = mechanism.as_gaussian()
+        if gaussian is not None and gaussian.noise_scale > 0:
+            rho += count * gaussian.rho
         else:
             others.append((mechanism, count))
     return (*others, *([(Gaussian.from_rho(rho), 1)] if rho else []))
 
 
-@dataclass(frozen=True)
-class _GaussianProfile:
-    """The exact profile of one Gaussian release."""
-
-    noise_multiplier: float
-
-    def delta_at(self, epsilon: float) -> float:
-        """Return the exact delta at ``epsilon``."""
-        return gaussian_delta(epsilon, self.noise_multiplier)
-
-
-def _own_profile(folded: Plan) -> Profile | None:
-    """Return the profile of a plan that is one release on all rows, if it has one."""
+def _delta_at(folded: Plan, epsilon: float) -> float:
+    """Return delta by the own proof of a plan that is a single release, else one."""
     if len(folded) != 1 or folded[0][1] != 1:
-        return None
-    mechanism = folded[0][0]
-    if isinstance(mechanism, Subsampled) and mechanism.rate == 1:
-        mechanism = mechanism.inner
-    if isinstance(mechanism, Gaussian) and mechanism.noise_scale > 0:
-        return _GaussianProfile(mechanism.noise_multiplier)
-    return mechanism if isinstance(mechanism, Profile) else None
+        return 1.0
+    return folded[0][0].delta_at(epsilon)
 
 
-def _profile_keeps(plan: Plan, budget: Budget) -> bool:
-    """Ask a profile at the budget itself: the epsilon solved for it is rounded up."""
-    profile = _own_profile(_on_all_rows_as_one(merged(plan)))
-    return profile is not None and profile.delta_at(budget.epsilon) <= budget.delta
-
-
-def _profile_epsilon(mechanism: Profile, delta: float) -> float:
+def _profile_epsilon(folded: Plan, delta: float) -> float:
     """Return the smallest epsilon, to ten digits, whose delta is small enough."""
-    high = 1e-6
-    while mechanism.delta_at(high) > delta:
-        high *= 2
-        if high > 1e6:
-            return math.inf
-    low = high / 2
-    while high - low > 1e-10 * high:
-        middle = (low + high) / 2
-        if mechanism.delta_at(middle) <= delta:
-            high = middle
-        else:
-            low = middle
-    return high
+    if _delta_at(folded, _LARGEST_PROFILE) > delta:
+        return math.inf
+
+    def keeps(epsilon: float) -> bool:
+        return epsilon > _SMALLEST_PROFILE and _delta_at(folded, epsilon) <= delta
+
+    start, rtol = 2 * _SMALLEST_PROFILE, ROUNDING / 10
+    return smallest(keeps, start, rtol, arithmetic=True)
 
 
 def reachable(budget: Budget) -> Budget:
@@ -200,8 +128,6 @@ def reachable(budget: Budget) -> Budget:
 
 
 def _rdp_epsilon(plan: Plan, delta: float) -> float:
-    """Return epsilon by Renyi composition at the best order."""
-
     def total(orders: FloatArray) -> FloatArray:
         return np.asarray(
             np.sum([count * mechanism.rdp(orders) for mechanism, count in plan], axis=0)
@@ -221,21 +147,13 @@ class PlannedAccountant(Accountant):
     Parameters
     ----------
     budget : Budget
-        The preset promise.
+        The preset guarantee.
     plan : sequence of (mechanism, count)
         All accesses.  A run may stop early; it may not do more, or anything else.
         Their order does not matter and may be chosen by what was released; an access
         that is left out only helps (docs/proofs.md).
-    relation : Neighboring, default=ADD_REMOVE
-        The neighboring relation.
-    insecure_deterministic : bool, default=False
-        Say so when randomness comes from a seed: the promise is then void.
-    leaky_diagnostics : bool, default=False
-        Say so when exact values are recorded beside the run: the promise is void.
-    computed : Computed or None
-        How numbers are computed, for the guarantee to name.
-    ledger : callable or None
-        Opens the ledger from the header; None keeps the charges in memory.
+    **terms
+        The terms of the run, as for :class:`armijo.privacy.accountant.Accountant`.
 
     Raises
     ------
@@ -247,12 +165,7 @@ class PlannedAccountant(Accountant):
         self,
         budget: Budget,
         plan: Iterable[tuple[Mechanism, int]],
-        *,
-        relation: Neighboring = Neighboring.ADD_REMOVE,
-        insecure_deterministic: bool = False,
-        leaky_diagnostics: bool = False,
-        computed: Computed | None = None,
-        ledger: LedgerFactory | None = None,
+        **terms: Unpack[RunTerms],
     ) -> None:
         self.plan = tuple(plan)
         if not self.plan:
@@ -260,7 +173,9 @@ class PlannedAccountant(Accountant):
         for _, count in self.plan:
             _validate.at_least(1, count=count)
         found, name = planned_epsilon(self.plan, budget.delta)
-        if found > budget.epsilon and not _profile_keeps(self.plan, budget):
+        folded = _on_all_rows_as_one(merged(self.plan))
+        # A profile is asked at the budget itself: the epsilon solved is rounded up.
+        if found > budget.epsilon and _delta_at(folded, budget.epsilon) > budget.delta:
             raise BudgetExceeded(
                 f"The plan costs epsilon {found:.6g} at delta {budget.delta:g}, the "
                 f"budget is {budget.epsilon:g}; add noise, take fewer steps, or raise "
@@ -269,16 +184,8 @@ class PlannedAccountant(Accountant):
         self.planned_epsilon = min(found, budget.epsilon)
         self._allowed = dict(merged(self.plan))
         self._used = dict.fromkeys(self._allowed, 0)
-        super().__init__(
-            budget,
-            relation=relation,
-            limits=np.array([float(sum(self._allowed.values()))]),
-            name=name,
-            insecure_deterministic=insecure_deterministic,
-            leaky_diagnostics=leaky_diagnostics,
-            computed=computed,
-            ledger=ledger,
-        )
+        limits = np.array([float(sum(self._allowed.values()))])
+        super().__init__(budget, limits=limits, name=name, **terms)
         known = {_key(describe(kind)): kind for kind in self._allowed}
         for entry in self.ledger.charges:
             kind = known.get(_key(entry.mechanism))
@@ -301,7 +208,6 @@ class PlannedAccountant(Accountant):
         return self._used[mechanism] < self._allowed[mechanism]
 
     def _cost(self, mechanism: Mechanism) -> FloatArray:
-        """Return one access of the plan."""
         if all(mechanism != planned for planned, _ in self.plan):
             raise UnchargedAccess(
                 f"Asked to charge {mechanism!r}, which is not in the plan; plan it "
@@ -310,7 +216,6 @@ class PlannedAccountant(Accountant):
         return np.ones(1)
 
     def _fits(self, total: FloatArray) -> bool:
-        """Hold the number of accesses within the plan."""
         return bool(total[0] <= self.limits[0])
 
     def charge(

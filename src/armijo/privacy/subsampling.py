@@ -13,14 +13,14 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+import dp_accounting as dpa
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, logsumexp
 
 from armijo import _validate
-from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.budget import FloatArray
-from armijo.privacy.mechanisms import Composed, Mechanism, NoisyMax, Repeated
+from armijo.privacy.mechanisms import Gaussian, Mechanism
 
 LARGEST_ORDER = 2**18
 """The best order of an epsilon of 1e-4 at delta 1e-5; larger budgets need less."""
@@ -71,49 +71,10 @@ def log_binomial_weights(order: int, rate: float) -> FloatArray:
     return np.asarray(table)
 
 
-def integer_curve(mechanism: Mechanism, top: int) -> FloatArray:
-    """Return ``curve[l]`` for l = 0..top (entries 0 and 1 are zero).
-
-    A curve that takes a search at each order is evaluated at knots only: (l-1) eps(l)
-    is the cumulant of the privacy loss, hence convex in l, so its chords are upper
-    bounds between the knots.
-    """
-    if isinstance(mechanism, Composed):
-        return np.sum(
-            [integer_curve(part, top) for part in mechanism.mechanisms], axis=0
-        )
-    if isinstance(mechanism, Repeated):
-        return mechanism.count * integer_curve(mechanism.inner, top)
-    if isinstance(mechanism, AboveThreshold | NoisyMax):
-        return _chord_curve(mechanism, top)
-    curve = np.zeros(top + 1)
-    curve[2:] = mechanism.rdp(np.arange(2.0, top + 1))
-    return curve
-
-
-def knots(top: int) -> FloatArray:
-    """Return the integer orders at which a costly curve is evaluated."""
-    dense = np.arange(2, min(top, 32) + 1)
-    sparse = np.rint(np.geomspace(min(top, 32), top, 60))
-    return np.unique(np.concatenate([dense, sparse])).astype(float)
-
-
-@lru_cache(maxsize=128)
-def _chord_curve(mechanism: AboveThreshold | NoisyMax, top: int) -> FloatArray:
-    """Interpolate (l-1) eps(l) linearly between the knots."""
-    at = knots(top)
-    orders = np.arange(2.0, top + 1)
-    curve = np.zeros(top + 1)
-    curve[2:] = np.interp(orders, at, (at - 1) * mechanism.rdp(at)) / (orders - 1)
-    curve.setflags(write=False)
-    return curve
-
-
 @dataclass(frozen=True)
-class Subsampled:
+class Subsampled(Mechanism):
     """A mechanism run on one Poisson batch of rate ``rate``; integer orders only.
 
-    >>> from armijo.privacy.mechanisms import Gaussian
     >>> cost = Subsampled(Gaussian.from_rho(5e-5), 0.1).rdp(np.array([8.0]))
     >>> float(cost[0].round(15))
     4.000414048e-06
@@ -123,14 +84,13 @@ class Subsampled:
     rate: float
 
     def __post_init__(self) -> None:
-        """Check the rate."""
         _validate.rate(rate=self.rate)
 
     def rdp(self, orders: ArrayLike) -> FloatArray:
         """Return the amplified curve; at rate 1 the curve itself.
 
         Orders above ``LARGEST_ORDER`` cost infinity, as if they could not be used:
-        every order below gives a valid promise, and the sum over so many terms would
+        every order below gives a valid guarantee, and the sum over so many terms would
         take minutes and gigabytes.
         """
         a = np.atleast_1d(np.asarray(orders, dtype=float))
@@ -144,8 +104,23 @@ class Subsampled:
         usable = a <= LARGEST_ORDER
         amplified = np.full(a.shape, np.inf)
         if usable.any():
-            curve = integer_curve(self.inner, int(a[usable].max()))
+            curve = self.inner.integer_curve(int(a[usable].max()))
             amplified[usable] = [
                 poisson_rdp(int(order), self.rate, curve) for order in a[usable]
             ]
         return amplified.reshape(np.shape(orders))
+
+    def delta_at(self, epsilon: float) -> float:
+        """Return what is proved of the mechanism itself, if all rows take part."""
+        return self.inner.delta_at(epsilon) if self.rate == 1 else 1.0
+
+    def as_gaussian(self) -> Gaussian | None:
+        """Return the Gaussian that it is if all rows take part."""
+        return self.inner.as_gaussian() if self.rate == 1 else None
+
+    def dp_event(self) -> dpa.DpEvent | None:
+        """Return the Poisson-sampled event; at rate 1 the event itself."""
+        event = self.inner.dp_event()
+        if event is None or self.rate == 1:
+            return event
+        return dpa.PoissonSampledDpEvent(self.rate, event)

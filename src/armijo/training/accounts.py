@@ -10,7 +10,7 @@ from armijo.errors import BudgetExceeded
 from armijo.methods.base import Method, S
 from armijo.privacy.accountant import Accountant, LedgerFactory
 from armijo.privacy.budget import Budget, Computed, Neighboring
-from armijo.privacy.calibrate import epsilon_of, order_for
+from armijo.privacy.calibration import epsilon_of, order_for
 from armijo.privacy.filter import PrivacyFilter
 from armijo.privacy.mechanisms import Mechanism
 from armijo.privacy.nonprivate import NonPrivateAccountant
@@ -56,7 +56,7 @@ def accountant_for(
     if accounting == "paper":
         return PaperAccountant(budget, **common)
     order = _order_of_filter(budget, method.plan(start).mechanism)
-    return PrivacyFilter(budget, orders=order, **common)
+    return PrivacyFilter(budget, order=order, **common)
 
 
 @lru_cache(maxsize=256)

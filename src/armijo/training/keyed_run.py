@@ -9,7 +9,11 @@ key of the run, without being charged again (docs/ledger.md has the proof).
 import os
 from collections.abc import Mapping
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from armijo.data.identity import absorb, absorb_machine
 from armijo.data.sources import RowSource
@@ -41,6 +45,15 @@ def ledger_path(
         return None
     path = Path(checkpoint)
     return path.with_name(path.name + ".ledger")
+
+
+def released(w: Tensor) -> dict[str, str]:
+    """Return the digest of released parameters, for the closing line of a ledger.
+
+    SHA-256 of their bytes in the type that they have, in order.
+    """
+    held = w.detach().cpu().contiguous().view(torch.uint8).numpy()
+    return {"parameters": sha256(held.tobytes()).hexdigest()}
 
 
 class KeyedRun:

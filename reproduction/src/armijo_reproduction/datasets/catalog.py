@@ -151,7 +151,7 @@ class Entry:
 
 def _entry(name: str, document: Mapping[str, Any]) -> Entry:
     """Turn one table of the catalog into an entry."""
-    values = {
+    values: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in document.items()
     }

@@ -95,6 +95,7 @@ class DataFile:
 
     def unpacked(self, raw: bytes) -> bytes:
         """Take off gzip, zip and tar; an archive may hold another archive."""
+        in_tar = any(".tar" in name for name in self.archives)
         for _ in range(_MAX_NESTING):
             if raw.startswith(GZIP_MAGIC):
                 raw = gzip.decompress(raw)
@@ -103,27 +104,11 @@ class DataFile:
                     held = set(archive.namelist())
                     names = (self.name, *self.archives)
                     raw = archive.read(next((n for n in names if n in held), self.name))
-            elif self._is_tar(raw):
+            elif in_tar and tarfile.is_tarfile(io.BytesIO(raw)):
                 raw = self._tar_member(raw)
             else:
                 break
         return raw
-
-    def _is_tar(self, raw: bytes) -> bool:
-        """Tell whether bytes are a tar archive, of a file that comes in one.
-
-        The oldest tar archives have no magic bytes, so it is the checksum of the first
-        header that decides.
-        """
-        if not any(".tar" in name for name in self.archives):
-            return False
-        try:
-            tarfile.TarInfo.frombuf(
-                raw[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape"
-            )
-        except tarfile.HeaderError:
-            return False
-        return True
 
     def _tar_member(self, raw: bytes) -> bytes:
         """Return the file from a tar archive, in whichever folder it lies there.

@@ -73,10 +73,11 @@ def load(name: str, *, sparse: bool = False, download: bool = True) -> Dataset:
         )
     paths = [_path(entry, file, download=download) for file in entry.files]
     dataset = entry.dataset(_contents(entry, paths))
-    if issparse(dataset.X) == sparse:
-        return dataset
-    X = csr_array(dataset.X) if sparse else np.asarray(dataset.X.toarray())
-    return replace(dataset, X=X)
+    if sparse and not issparse(dataset.X):
+        return replace(dataset, X=csr_array(dataset.X))
+    if not sparse and not isinstance(dataset.X, np.ndarray):
+        return replace(dataset, X=dataset.X.toarray())
+    return dataset
 
 
 def find(name: str) -> tuple[Path, ...] | None:
@@ -203,10 +204,11 @@ def _install(entry: Entry, own: Path) -> None:
     contents, failures = {}, []
     for file in entry.files:
         try:
-            contents[file] = files.read(file, own)
+            content = files.read(file, own)
             if file.sha256 is None:
                 # Without a checksum, being readable as the dataset is all there is.
-                entry.dataset([contents[file]])
+                entry.dataset([content])
+            contents[file] = content
         except DatasetError as error:
             failures.append(str(error))
     # An archive has to be right for all that it holds.

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
+from sklearn.datasets import load_svmlight_file
 
 from armijo.jobs.census import generated_census
 from armijo_reproduction.datasets.files import DatasetError
@@ -71,29 +72,17 @@ def adult(contents: Sequence[bytes]) -> Table:
     contents : sequence of bytes
         Training and test file, in the text format of LIBSVM.
     """
-    parts = [_libsvm(content) for content in contents]
+    X, y = zip(*(_libsvm(content) for content in contents), strict=True)
     names = tuple(f"x{j}" for j in range(1, ADULT_FEATURES + 1))
-    X = sparse.csr_array(sparse.vstack([X for X, _ in parts], format="csr"))
-    labels = np.concatenate([labels for _, labels in parts])
-    return Table(X, (labels > 0).astype(np.int64), names)
+    rows = sparse.csr_array(sparse.vstack(X, format="csr"))
+    return Table(rows, (np.concatenate(y) > 0).astype(np.int64), names)
 
 
-def _libsvm(content: bytes) -> tuple[sparse.csr_array, NDArray[np.float64]]:
+def _libsvm(content: bytes) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
     """Read lines of the form ``label index:value index:value``."""
-    entries = np.array([line.count(b":") for line in content.splitlines()])
-    numbers = np.array(content.replace(b":", b" ").split(), dtype=np.float64)
-    starts = np.concatenate([[0], np.cumsum(1 + 2 * entries)])
-    if starts[-1] != len(numbers):
-        raise DatasetError("A line is not of the form 'label index:value ...'.")
-    is_label = np.zeros(len(numbers), dtype=bool)
-    is_label[starts[:-1]] = True
-    pairs = numbers[~is_label].reshape(-1, 2)
-    row_ends = np.concatenate([[0], np.cumsum(entries)])
-    X = sparse.csr_array(
-        (pairs[:, 1].copy(), pairs[:, 0].astype(np.int32) - 1, row_ends),
-        shape=(len(entries), ADULT_FEATURES),
+    return load_svmlight_file(
+        io.BytesIO(content), n_features=ADULT_FEATURES, zero_based=False
     )
-    return X, numbers[is_label]
 
 
 def bank_matrix(content: bytes) -> tuple[NDArray[np.int32], tuple[str, ...]]:

@@ -10,8 +10,8 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 
 from armijo.privacy.above_threshold import AboveThreshold
-from armijo.privacy.budget import Budget, best_order, rdp_limit, rdp_to_epsilon
-from armijo.privacy.calibrate import (
+from armijo.privacy.budget import Budget
+from armijo.privacy.calibration import (
     StepBudget,
     epsilon_of,
     line_search_budget,
@@ -19,6 +19,7 @@ from armijo.privacy.calibrate import (
     order_for,
     step_mechanism,
 )
+from armijo.privacy.conversion import best_order, rdp_limit, rdp_to_epsilon
 from armijo.privacy.filter import PrivacyFilter
 from armijo.privacy.mechanisms import Composed, Gaussian, NoisyMax
 from armijo.privacy.planned import PlannedAccountant
@@ -231,7 +232,7 @@ def test_calibrated_steps_fit_into_a_filter(epsilon, delta, rate, steps):
     budget = Budget(epsilon=epsilon, delta=delta)
     noise = noise_multiplier_for(budget, rate=rate, steps=steps, accountant="adaptive")
     step = step_mechanism(rate, noise)
-    watch = PrivacyFilter(budget, orders=order_for(budget, step))
+    watch = PrivacyFilter(budget, order=order_for(budget, step))
     assert drain(watch, step) == steps
     assert watch.epsilon_spent() <= epsilon
 

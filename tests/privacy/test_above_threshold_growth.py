@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from armijo.privacy.partial_shift import (
+from armijo.privacy.above_threshold import (
     gaussian_capped,
     laplace_capped,
     laplace_unlimited,

@@ -9,17 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from armijo.privacy.analytic import (
-    dense_orders,
+from armijo.privacy.budget import Budget
+from armijo.privacy.calibration import step_mechanism
+from armijo.privacy.conversion import (
+    best_order,
     gaussian_delta,
     gaussian_noise,
-    rdp_keeps,
-    smallest_safe,
+    smallest,
 )
-from armijo.privacy.budget import Budget, best_order
-from armijo.privacy.calibrate import step_mechanism
 from armijo.privacy.mechanisms import Gaussian, Repeated
+from armijo.privacy.output_perturbation import dense_orders
 from tests.privacy.contract import NOT_POSITIVE, refused
+from tests.privacy.renyi_noise import rdp_keeps
 
 EPSILONS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 DELTA = 1e-8
@@ -58,7 +59,7 @@ def test_golden_noise_by_concentrated_privacy(epsilon, noise):
     def keeps(scale: float) -> bool:
         return rdp_keeps(Gaussian(noise_scale=scale), budget, orders, classical=True)
 
-    assert smallest_safe(keeps) == pytest.approx(noise, rel=2e-5)
+    assert smallest(keeps) == pytest.approx(noise, rel=2e-5)
 
 
 @pytest.mark.parametrize(("rate", "steps", "noises"), DP_SGD)
@@ -136,19 +137,19 @@ def test_the_classical_conversion_asks_for_more_noise():
 @given(st.floats(-20.0, 20.0), st.floats(-5.0, 5.0))
 def test_the_solver_finds_a_step_from_either_side(log_step, log_start):
     step = math.exp(log_step)
-    found = smallest_safe(lambda x: x >= step, math.exp(log_start))
+    found = smallest(lambda x: x >= step, math.exp(log_start))
     assert step <= found <= step * (1 + 2e-12)
 
 
 def test_the_solver_says_when_nothing_or_everything_keeps():
     with pytest.raises(ValueError, match="raise epsilon"):
-        smallest_safe(lambda _: False)
-    assert 0 < smallest_safe(lambda _: True) < 1e-17
+        smallest(lambda _: False)
+    assert 0 < smallest(lambda _: True) < 1e-17
 
 
 @pytest.mark.parametrize("value", NOT_POSITIVE)
 def test_bad_arguments_are_refused(value):
     refused(lambda: gaussian_delta(1.0, value), "noise_multiplier", value)
-    refused(lambda: smallest_safe(lambda _: True, value), "start", value)
+    refused(lambda: smallest(lambda _: True, value), "start", value)
     if value != 0.0 or isinstance(value, bool):
         refused(lambda: gaussian_delta(value, 1.0), "epsilon", value)
