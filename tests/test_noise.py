@@ -20,7 +20,7 @@ from armijo.noise import (
     SeededBits,
     each_gaussian,
     exponential_choice,
-    poisson_coins,
+    poisson_sample,
     rounded_gaussian,
     rounded_laplace,
 )
@@ -503,10 +503,10 @@ def test_exponential_choice_knows_only_differences_and_ratios(gaps, power, seed)
 @pytest.mark.parametrize("rate", [0.005, 0.1, 0.7, 1 / 3])
 def test_inclusion_counts_are_binomial(rate):
     bits, n = SeededBits(6), 200_000
-    rows = poisson_coins(n, rate, bits)
+    rows = poisson_sample(n, rate, bits)
     assert stats.binomtest(rows.size, n, rate).pvalue > ACCEPT
     assert stats.binomtest(rows.size, n, rate * 0.7).pvalue < REJECT
-    sizes = [poisson_coins(100, rate, bits).size for _ in range(3_000)]
+    sizes = [poisson_sample(100, rate, bits).size for _ in range(3_000)]
     variance = 100 * rate * (1 - rate)
     assert np.var(sizes) == pytest.approx(variance, rel=0.15)
 
@@ -515,7 +515,7 @@ def test_rows_are_independent_of_each_other():
     bits, rounds = SeededBits(7), 8_000
     batches = np.zeros((rounds, 9), dtype=np.int64)
     for batch in batches:
-        batch[poisson_coins(9, 0.3, bits)] = 1
+        batch[poisson_sample(9, 0.3, bits)] = 1
     patterns = batches[:, [0, 4, 8]] @ [4, 2, 1]
     ones = np.array([i.bit_count() for i in range(8)])
     expected = rounds * 0.3**ones * 0.7 ** (3 - ones)
@@ -532,20 +532,20 @@ def test_ties_of_poisson_coins_are_resolved_exactly():
         words=[2**40 - 1, 2**40, 2**40 + 1],
         short=[0x7FFF, 0x8000, 0x8000, 0x8000, 0x8001],
     )
-    assert poisson_coins(5, rate, bits).tolist() == [0, 1]
+    assert poisson_sample(5, rate, bits).tolist() == [0, 1]
     assert (bits.words, bits.short) == ([], [])
     # A rate of 16 bits leaves nothing to refine: U equal to it is not below it.
-    assert poisson_coins(2, 0.5, ScriptedBits(short=[0x8000, 0x7FFF])).tolist() == [1]
+    assert poisson_sample(2, 0.5, ScriptedBits(short=[0x8000, 0x7FFF])).tolist() == [1]
 
 
 def test_smallest_rate_needs_all_its_bits():
     rate, words = 2.0**-1074, 17
     bits = ScriptedBits(words=[0] * words, short=[0])
-    assert poisson_coins(1, rate, bits).tolist() == [0]
+    assert poisson_sample(1, rate, bits).tolist() == [0]
     assert bits.words == []
     bits = ScriptedBits(words=[0] * (words - 1) + [2**30], short=[0])
-    assert poisson_coins(1, rate, bits).tolist() == []
-    assert poisson_coins(100_000, 1e-12, SeededBits(8)).size == 0
+    assert poisson_sample(1, rate, bits).tolist() == []
+    assert poisson_sample(100_000, 1e-12, SeededBits(8)).size == 0
 
 
 @given(
@@ -560,13 +560,13 @@ def test_poisson_coins_compare_the_numbers_they_stand_for(rate, nudges, word):
     tail = Fraction(word, LARGEST_WORD)  # the same word for ever
     values = [(s + tail) / 2**16 for s in short]
     expected = [i for i, value in enumerate(values) if value < Fraction(rate)]
-    assert poisson_coins(len(short), rate, bits).tolist() == expected
+    assert poisson_sample(len(short), rate, bits).tolist() == expected
 
 
 def test_full_rate_draws_nothing_and_no_rows_are_no_trouble():
-    assert poisson_coins(4, 1.0, ScriptedBits()).tolist() == [0, 1, 2, 3]
-    assert poisson_coins(0, 0.5, ScriptedBits()).tolist() == []
-    assert poisson_coins(10, 0.5, SeededBits(0)).dtype == np.int64
+    assert poisson_sample(4, 1.0, ScriptedBits()).tolist() == [0, 1, 2, 3]
+    assert poisson_sample(0, 0.5, ScriptedBits()).tolist() == []
+    assert poisson_sample(10, 0.5, SeededBits(0)).dtype == np.int64
 
 
 @pytest.mark.parametrize(("sampler", "law"), FAMILIES)
@@ -603,7 +603,7 @@ def test_bad_choices_are_refused(arguments, message):
 @pytest.mark.parametrize("rate", [0.0, -0.1, 1.5, math.nan, math.inf])
 def test_bad_rates_are_refused(rate):
     with pytest.raises(ValueError, match=r"Expected .*rate"):
-        poisson_coins(3, rate, SeededBits(0))
+        poisson_sample(3, rate, SeededBits(0))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -17,7 +17,7 @@ from armijo.noise import (
     Randomness,
     SeededBits,
     SystemBits,
-    poisson_coins,
+    poisson_sample,
     rejection,
 )
 
@@ -125,9 +125,9 @@ def test_coins_of_many_rows_are_thrown_in_parts(monkeypatch):
     rounds, n, rate = 4_000, 20, 0.3
     bits, seen = SeededBits(11), np.zeros(n)
     for _ in range(rounds):
-        rows = poisson_coins(n, rate, bits)
+        rows = poisson_sample(n, rate, bits)
         assert rows.tolist() == sorted(set(rows.tolist()))
         seen[rows] += 1
     z = (seen - rate * rounds) / np.sqrt(rounds * rate * (1 - rate))
     assert np.abs(z).max() < 5
-    assert poisson_coins(20, 1.0, bits).tolist() == list(range(20))
+    assert poisson_sample(20, 1.0, bits).tolist() == list(range(20))

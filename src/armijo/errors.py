@@ -26,7 +26,7 @@ class PrivacyLeakWarning(UserWarning):
     """Something private is taken from the data, or a budget is spent repeatedly."""
 
 
-class PaidAgainWarning(UserWarning):
+class RechargeWarning(UserWarning):
     """Steps that a crash cut off cannot be redone as they were, and are paid again."""
 
 

@@ -19,7 +19,7 @@ from armijo.noise import Randomness
 from armijo.objectives import LinearObjective
 from armijo.privacy.budget import Budget
 from armijo.privacy.filter import PrivacyFilter
-from armijo.privacy.mechanisms import Gaussian, NoisyMax
+from armijo.privacy.mechanisms import ExponentialMechanism, Gaussian
 from armijo.training.checkpoint import state_from_dict, state_to_dict
 from tests.baselines.choice_law import (
     OpenAccountant,
@@ -80,7 +80,7 @@ class TestBudgets:
         method = self.calibrated(AGD())
         assert method.gradient_rho == pytest.approx(0.01**2 / 2)
         assert method.search_epsilon == pytest.approx(0.02)
-        cost = NoisyMax(method.search_epsilon).rdp(np.array([2.0]))[0]
+        cost = ExponentialMechanism(method.search_epsilon).rdp(np.array([2.0]))[0]
         assert cost == pytest.approx(2 * method.gradient_rho, rel=1e-4)
 
     def test_classical_split(self):
@@ -106,7 +106,7 @@ class TestBudgets:
         bought = [RHO, *(0.1 * RHO * 1.1**k for k in range(3)), RHO * 1.1**3]
         assert rhos == pytest.approx(bought)
         assert [r.gradient_rho for r in records] == pytest.approx(bought)
-        selection = NoisyMax(EPSILON, 1.5)
+        selection = ExponentialMechanism(EPSILON, 1.5)
         assert [plan.mechanisms[1] for plan in plans] == [selection] * 5
         assert state.gradient_rho == pytest.approx(RHO * 1.1**3)
 
@@ -129,7 +129,7 @@ class TestBudgets:
         failed = False
         for _, record in found:
             expected += 8 * (grown * 0.1 / 1.1 if failed else grown)
-            expected += float(NoisyMax(0.1).rdp(np.array([8.0]))[0])
+            expected += float(ExponentialMechanism(0.1).rdp(np.array([8.0]))[0])
             failed = record.step_size == 0
             grown *= 1.1 if failed else 1.0
         assert len(found) > 20
@@ -179,7 +179,7 @@ class TestGradAvg:
             state, _ = method.step(batch, Flat(), state, float(rows))
             noise = state.pending.vector.numpy() - rows * per_row
             variance = clip**2 / (2 * RHO * 1.1**k)
-            assert state.pending.noise_energy == pytest.approx(size * variance)
+            assert state.pending.noise_sq_norm == pytest.approx(size * variance)
             low, high = stats.chi2.ppf([1e-6, 1 - 1e-6], size) / size * variance
             assert low < noise.var() < high
             assert abs(noise.mean()) < 5 * math.sqrt(variance / size)

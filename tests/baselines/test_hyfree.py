@@ -17,7 +17,7 @@ from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.estimators import PrivateLogisticRegression
 from armijo.methods.base import Problem, minimize
-from armijo.noise import Randomness, poisson_coins
+from armijo.noise import Randomness, poisson_sample
 from armijo.objectives.linear import LinearObjective
 from armijo.objectives.losses import Huber
 from armijo.privacy.accountant import Accountant
@@ -156,7 +156,7 @@ def test_without_noise_it_is_the_plain_method(variant, every, headroom):
     plain, w = PlainHyFree(own, 0.02, rate * ROWS), np.zeros(FEATURES + 1)
     sizes = set()
     for state, record in found:
-        chosen = poisson_coins(ROWS, rate, coins)
+        chosen = poisson_sample(ROWS, rate, coins)
         w = plain.step(w, X[chosen], y[chosen])
         np.testing.assert_allclose(state.w.numpy(), w, rtol=0, atol=1e-7)
         # The curvature is a small difference of losses: digits cancel.

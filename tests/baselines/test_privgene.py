@@ -21,7 +21,7 @@ from armijo.methods import minimize
 from armijo.methods.base import Problem
 from armijo.objectives import LinearObjective
 from armijo.privacy.budget import Budget, Neighboring
-from armijo.privacy.mechanisms import NoisyMax
+from armijo.privacy.mechanisms import ExponentialMechanism
 from armijo.privacy.planned import planned_epsilon
 from armijo.training.checkpoint import state_from_dict, state_to_dict
 from tests.baselines.choice_law import OpenAccountant, blobs, log_laws, run, zeros
@@ -42,9 +42,9 @@ def built(objective=TINY, *, epsilon=0.8, delta=1e-8, n_rows=43_957, **settings)
 def with_epsilon(method, epsilon=EPSILON):
     """Return the method with a selection of known epsilon."""
     sensitivity = method.selection.sensitivity
-    changed = {"selection": NoisyMax(epsilon, sensitivity)}
+    changed = {"selection": ExponentialMechanism(epsilon, sensitivity)}
     if isinstance(method, PrivGeneOriginal):
-        changed["draw"] = NoisyMax(epsilon, sensitivity)
+        changed["draw"] = ExponentialMechanism(epsilon, sensitivity)
     return type(method)(**{**vars(method), **changed})
 
 

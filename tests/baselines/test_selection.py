@@ -15,7 +15,7 @@ from armijo.baselines.selection import (
     selection_epsilon,
 )
 from armijo.privacy.budget import Budget
-from armijo.privacy.mechanisms import NoisyMax
+from armijo.privacy.mechanisms import ExponentialMechanism
 from armijo.privacy.planned import PlannedAccountant, planned_epsilon
 
 GOLDEN = {
@@ -39,8 +39,12 @@ def test_concentrated_rho(epsilon, rho):
 def test_what_a_budget_buys(rho):
     orders = np.array([2.0, 10.0])
     bounded = selection_epsilon(rho, "bounded")
-    np.testing.assert_allclose(NoisyMax(bounded).rdp(orders), orders * rho, rtol=1e-2)
-    assert np.all(NoisyMax(bounded).rdp(orders) <= orders * rho * (1 + 1e-12))
+    np.testing.assert_allclose(
+        ExponentialMechanism(bounded).rdp(orders), orders * rho, rtol=1e-2
+    )
+    assert np.all(
+        ExponentialMechanism(bounded).rdp(orders) <= orders * rho * (1 + 1e-12)
+    )
     assert selection_epsilon(rho, "pure") == pytest.approx(bounded / 2)
 
 
@@ -50,7 +54,7 @@ def test_the_largest_epsilon_that_fits(count, start):
     budget = Budget(epsilon=0.7, delta=1e-6)
 
     def schedule(epsilon):
-        return ((NoisyMax(epsilon), count),)
+        return ((ExponentialMechanism(epsilon), count),)
 
     found = affordable_epsilon(budget, schedule, start)
     PlannedAccountant(budget, schedule(found))

@@ -10,7 +10,7 @@ from armijo.privacy import ledger
 from armijo.privacy.ledger import Charge, Ledger, MemoryLedger
 from armijo.privacy.run_key import RunKey
 from armijo.training import checkpoint
-from armijo.training.keyed_run import KeyedRun
+from armijo.training.replay import ReplayableRun
 from tests.crash import subjects
 
 
@@ -36,7 +36,7 @@ def _names_not_synced() -> None:
 
 def _no_key() -> None:
     """Draw from the system, and charge redone steps again."""
-    KeyedRun._take_up = lambda self, ledger, past: None
+    ReplayableRun._take_up = lambda self, ledger, past: None
 
 
 def _fresh_noise() -> None:

@@ -13,13 +13,13 @@ from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.accountant import Accountant
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.filter import PrivacyFilter
-from armijo.privacy.mechanisms import Gaussian, Mechanism, NoisyMax, PureDP
+from armijo.privacy.mechanisms import ExponentialMechanism, Gaussian, Mechanism, PureDP
 from tests.data.lattice_doubles import on_lattice
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 GRADIENT = Gaussian(noise_scale=8.0)
 SEARCH = AboveThreshold.laplace(0.1, 5)
-CHOICE = NoisyMax(0.1)
+CHOICE = ExponentialMechanism(0.1)
 PERTURBATION = PureDP(0.1)
 X3 = on_lattice([[0.3, 0.1], [0.2, -0.4], [-0.5, 0.6]])
 

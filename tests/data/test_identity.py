@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from scipy import sparse
 
 from armijo.data import identity
-from armijo.data.identity import absorb, absorb_machine
+from armijo.data.identity import update_digest, update_with_machine
 from armijo.data.sources import ArrayRows, DatasetRows, TensorRows
 
 PLAIN = st.recursive(
@@ -29,7 +29,7 @@ PLAIN = st.recursive(
 
 def digest(value: Any) -> str:
     found = hashlib.blake2b()
-    absorb(found, value)
+    update_digest(found, value)
     return found.hexdigest()
 
 
@@ -165,7 +165,7 @@ def test_sources_say_what_tells_their_rows_from_others():
 def test_what_may_change_the_last_bit_changes_the_machine(change, monkeypatch):
     def found() -> str:
         one = hashlib.blake2b()
-        absorb_machine(one)
+        update_with_machine(one)
         return one.hexdigest()
 
     before = found()

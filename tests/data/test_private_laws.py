@@ -20,7 +20,7 @@ from armijo.data.query import BoundedQuery, CertifiedSum, Rows
 from armijo.errors import BudgetExceeded
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.filter import PrivacyFilter
-from armijo.privacy.mechanisms import Gaussian, NoisyMax
+from armijo.privacy.mechanisms import ExponentialMechanism, Gaussian
 from armijo.privacy.subsampling import Subsampled
 from tests.data.gate_doubles import (
     BUDGET,
@@ -179,7 +179,7 @@ def test_the_cap_ends_an_endless_search(cap):
 
 
 def test_the_chosen_candidate_has_the_exponential_mechanisms_law():
-    mechanism = NoisyMax(1.5, sensitivity=2.0)
+    mechanism = ExponentialMechanism(1.5, sensitivity=2.0)
     scores = np.array([[1.0, 0.2, -1.0, 0.0], [1.2, -0.4, -0.5, 0.0]])
     data = seeded(scores, seed=3)
     plan = BatchPlan(mechanisms=(mechanism,))
@@ -197,7 +197,7 @@ def test_the_chosen_candidate_has_the_exponential_mechanisms_law():
 
 
 def test_scores_beyond_the_bound_are_clipped_before_the_choice():
-    mechanism = NoisyMax(2.0)
+    mechanism = ExponentialMechanism(2.0)
     scores = np.array([[1e9, 0.0], [math.nan, math.inf]])
     query = BoundedQuery(contributions=lambda rows: scores, bound=1.0)
     data, plan = seeded(np.zeros((2, 2)), seed=4), BatchPlan(mechanisms=(mechanism,))

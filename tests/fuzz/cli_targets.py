@@ -24,7 +24,7 @@ from unittest.mock import patch
 from hypothesis import strategies as st
 
 from armijo.cli import main
-from armijo.errors import PaidAgainWarning, PrivacyLeakWarning
+from armijo.errors import PrivacyLeakWarning, RechargeWarning
 from armijo.privacy.ledger import Ledger, MemoryLedger, read_ledger
 from armijo.registry import METHODS
 from tests.fuzz.limits import ended_after
@@ -128,7 +128,7 @@ def _surroundings(folder: Path, words: list[str]) -> Iterator[tuple[Any, Any]]:
             if any(word in WORKING for word in words):
                 stack.enter_context(ended_after(MOMENT, KeyboardInterrupt))
             stack.enter_context(warnings.catch_warnings())
-            for told in (PaidAgainWarning, PrivacyLeakWarning):
+            for told in (RechargeWarning, PrivacyLeakWarning):
                 warnings.simplefilter("ignore", told)
             # As a terminal: text that is no UTF-8 is an error there.
             out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")

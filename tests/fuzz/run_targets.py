@@ -20,7 +20,7 @@ from armijo.noise import Randomness
 from armijo.privacy.ledger import Ledger, read_ledger
 from armijo.privacy.ledger_lines import seal
 from armijo.privacy.run_key import RunKey
-from armijo.training.checkpoint import Position, load_checkpoint, save_checkpoint
+from armijo.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from tests.fuzz.mutations import ODD, mutated, odd_json
 from tests.fuzz.table_targets import MODEL
 from tests.fuzz.target import Target
@@ -131,7 +131,7 @@ def checkpoint(folder: Path, content: bytes) -> bool:
     return True
 
 
-def _check_position(found: Position) -> None:
+def _check_position(found: Checkpoint) -> None:
     """Check that records hold numbers, and that streams are taken or refused."""
     for record in found.records:
         values = asdict(record).values()
@@ -145,8 +145,8 @@ def _check_position(found: Position) -> None:
         pass
 
 
-def position() -> Position:
-    return Position(some_state(), [RECORD, RECORD], SEEDED, 3, "ab", "cd")
+def position() -> Checkpoint:
+    return Checkpoint(some_state(), [RECORD, RECORD], SEEDED, 3, "ab", "cd")
 
 
 def _checkpoint() -> bytes:

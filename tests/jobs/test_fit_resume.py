@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from armijo.errors import ArmijoError, PaidAgainWarning, TableError
+from armijo.errors import ArmijoError, RechargeWarning, TableError
 from armijo.methods import BLSGD
 from armijo.privacy.ledger import read_ledger
 from armijo.tables import Numeric
@@ -103,7 +103,7 @@ def test_a_batch_whose_key_is_gone_is_paid_again(small, tmp_path, monkeypatch):
     out = tmp_path / "run"
     interrupted_in_a_step(small, out, monkeypatch)
     (out / "checkpoint.json.key").unlink()
-    with pytest.warns(PaidAgainWarning, match=r"\(1\) are lost.*missing or damaged"):
+    with pytest.warns(RechargeWarning, match=r"\(1\) are lost.*missing or damaged"):
         found = small.fit(out, resume=True)
     view = read_ledger(out / "ledger.jsonl")
     batches = found.estimator.history_["batch"].tolist()
@@ -118,7 +118,7 @@ def test_other_rows_are_paid_again(small, tmp_path, monkeypatch):
     interrupted_in_a_step(small, out, monkeypatch)
     table = pd.read_csv(small.csv).drop(index=0)
     table.to_csv(tmp_path / "other.csv", index=False)
-    with pytest.warns(PaidAgainWarning, match="changed since then: the rows"):
+    with pytest.warns(RechargeWarning, match="changed since then: the rows"):
         found = small.fit(out, table=tmp_path / "other.csv", resume=True)
     assert 3 not in found.estimator.history_["batch"].tolist()
 

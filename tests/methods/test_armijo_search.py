@@ -192,12 +192,12 @@ class TestBounds:
 class TestOffset:
     """w = (3, 4), d = (1, 0), eta = 2, L = 50, mu = 0.1: L (P(w) - P(w - 2d)) = 20."""
 
-    def offsets(self, *, l2=0.1, noise_energy=0.0, **settings):
+    def offsets(self, *, l2=0.1, noise_sq_norm=0.0, **settings):
         batch = RecordingBatch()
         objective = LinearObjective(
             loss="logistic", n_features=2, fit_intercept=False, l2=l2
         )
-        direction = Direction(vector=vector(1, 0), noise_energy=noise_energy)
+        direction = Direction(vector=vector(1, 0), noise_sq_norm=noise_sq_norm)
         search = ArmijoSearch(shrink=0.5, max_tries=2, **settings)
         choose(search, batch, objective, w=vector(3, 4), direction=direction)
         return [query.offset for query in batch.asked]
@@ -216,13 +216,13 @@ class TestOffset:
         assert self.offsets(slope=0.1) == pytest.approx([10.0, 7.5])
 
     def test_noise_energy_is_subtracted_on_request_only(self):
-        given_energy = {"noise_energy": 0.25, "l2": 0.0}
+        given_energy = {"noise_sq_norm": 0.25, "l2": 0.0}
         assert self.offsets(**given_energy) == pytest.approx([-50.0, -25.0])
         found = self.offsets(subtract_noise=True, **given_energy)
         assert found == pytest.approx([-37.5, -18.75])
 
     def test_corrected_norm_is_never_negative(self):
-        found = self.offsets(subtract_noise=True, noise_energy=5.0)
+        found = self.offsets(subtract_noise=True, noise_sq_norm=5.0)
         assert found == pytest.approx([20.0, 12.5])
 
     @given(

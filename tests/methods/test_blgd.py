@@ -145,7 +145,7 @@ class TestGradAvg:
             state, *_ = feed(method, state, [([1.0, 0.0], FAIL)], batch_size=5.0)
             total = RHO * 1.3**k
             expected = 2 * 9.0 / (2 * total) / 25.0
-            assert state.pending.noise_energy == pytest.approx(expected)
+            assert state.pending.noise_sq_norm == pytest.approx(expected)
 
     def test_the_penalty_is_not_averaged_away(self):
         method = method_of()

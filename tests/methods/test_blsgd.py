@@ -109,7 +109,7 @@ class TestMove:
     def test_noise_energy_is_that_of_the_mean(self):
         """d sigma^2 / L^2 with sigma^2 = C^2 / (2 rho)."""
         run = Run(batch_size=4.0).feed([1.0, 0.0], FAIL)
-        assert run.state.pending.noise_energy == pytest.approx(2 * 9 / (2 * RHO) / 16)
+        assert run.state.pending.noise_sq_norm == pytest.approx(2 * 9 / (2 * RHO) / 16)
 
     def test_a_batch_answers_what_was_planned(self):
         run = Run()
@@ -237,33 +237,33 @@ class TestAverages:
 
     def test_plain_energy(self):
         run = Run(adapt="never").feed([4.0, 0.0], FAIL)
-        one = run.state.pending.noise_energy
+        one = run.state.pending.noise_sq_norm
         run.feed([0.0, 4.0], FAIL)
-        assert run.state.pending.noise_energy == pytest.approx(one / 2)
+        assert run.state.pending.noise_sq_norm == pytest.approx(one / 2)
         run.feed([0.0, 4.0], FAIL)
-        assert run.state.pending.noise_energy == pytest.approx(one / 8 + one / 4)
+        assert run.state.pending.noise_sq_norm == pytest.approx(one / 8 + one / 4)
 
     def test_weighted_counts_measurements_equally_at_equal_noise(self):
         run = Run(average="weighted", adapt="never")
         run.feed([6.0, 0.0], FAIL)
-        one = run.state.pending.noise_energy
+        one = run.state.pending.noise_sq_norm
         run.feed([0.0, 6.0], FAIL).feed([3.0, 3.0], FAIL)
         assert run.state.pending.vector.tolist() == pytest.approx([3.0, 3.0])
         run.feed([0.0, 0.0], FAIL)
         assert run.state.pending.vector.tolist() == pytest.approx([2.25, 2.25])
-        assert run.state.pending.noise_energy == pytest.approx(one / 4)
+        assert run.state.pending.noise_sq_norm == pytest.approx(one / 4)
 
     def test_weighted_counts_by_budget(self):
         """Two measurements at rho and a third at 2 rho are worth 4 rho together."""
         run = Run(average="weighted", adapt="always", budget_growth=1.0)
         run.feed([4.0, 0.0], FAIL)
-        one = run.state.pending.noise_energy
+        one = run.state.pending.noise_sq_norm
         run.feed([0.0, 4.0], FAIL).feed([8.0, 0.0], FAIL)
         assert [batch.used[0].rho for batch in run.batches] == pytest.approx(
             [RHO, RHO, 2 * RHO]
         )
         assert run.state.pending.vector.tolist() == pytest.approx([5.0, 1.0])
-        assert run.state.pending.noise_energy == pytest.approx(one / 4)
+        assert run.state.pending.noise_sq_norm == pytest.approx(one / 4)
 
 
 class TestFirstStep:

@@ -16,7 +16,7 @@ from armijo.data.private import PrivateDataset
 from armijo.errors import BudgetExceeded
 from armijo.methods import BLGD, BLSGD, minimize
 from armijo.methods.armijo_search import ArmijoSearch
-from armijo.noise import Randomness, poisson_coins
+from armijo.noise import Randomness, poisson_sample
 from armijo.objectives import LinearObjective
 from armijo.privacy.accountant import Accountant
 from armijo.privacy.budget import Budget, Neighboring
@@ -188,7 +188,7 @@ class TestNoiseOff:
         randomness = Randomness(seed=seed, insecure_deterministic=True)
         found = run_method(method, loss, randomness=randomness, **model)
         again = Randomness(seed=seed, insecure_deterministic=True).stream("sampling")
-        batches = [poisson_coins(ROWS, rate, again) for _ in range(STEPS)]
+        batches = [poisson_sample(ROWS, rate, again) for _ in range(STEPS)]
         assert len({len(chosen) for chosen in batches}) > 5
         assert_same_path(found, run_plain(loss, rate=rate, batches=batches, **model))
 

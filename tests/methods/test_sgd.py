@@ -11,7 +11,7 @@ from armijo.data.private import PrivateDataset
 from armijo.errors import BudgetExceeded
 from armijo.methods import Problem, minimize
 from armijo.methods.sgd import DPSGD, DPAdam
-from armijo.noise import Randomness, poisson_coins
+from armijo.noise import Randomness, poisson_sample
 from armijo.objectives import LinearObjective
 from armijo.privacy.budget import Budget
 from armijo.privacy.planned import PlannedAccountant, planned_epsilon
@@ -65,7 +65,7 @@ def test_batches_are_poisson_and_the_divisor_is_public():
     method = DPSGD(rate=0.2, steps=STEPS, step_size=0.7, **SILENT)
     w = np.zeros(FEATURES + 1)
     for found in iterates(method, seeded):
-        rows = poisson_coins(ROWS, 0.2, coins)
+        rows = poisson_sample(ROWS, 0.2, coins)
         w = w - 0.7 * plain_gradient(w, rows, 0.2 * ROWS)
         assert found == pytest.approx(w, abs=1e-12)
 

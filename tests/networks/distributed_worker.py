@@ -21,8 +21,8 @@ from torch.utils.data import Subset
 import armijo
 from armijo import Budget
 from armijo.data.private import BatchPlan, PrivateDataset
+from armijo.data.process_group import TorchProcessGroup
 from armijo.data.sources import TensorRows
-from armijo.data.team import ProcessTeam
 from armijo.errors import ArmijoError
 from armijo.privacy.budget import Neighboring
 from armijo.privacy.mechanisms import Gaussian
@@ -279,7 +279,7 @@ def _other_plans(place: Place) -> str:
         TensorRows(*place.rows()),
         n_rows=ROWS,
         accountant=accountant,
-        team=ProcessTeam(),
+        team=TorchProcessGroup(),
     )
     return f"{refusal(lambda: data.open(plans[place.rank]))} {accountant.n_charges=}"
 

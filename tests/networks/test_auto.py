@@ -205,7 +205,7 @@ def test_the_unit_of_the_drops_is_above_what_noise_alone_shows():
     method = built(grad_clip=2.0)
     size, variance = 10_000, 1e-4
     noise_only = Direction(
-        vector=torch.full((size,), 1e-2, dtype=DTYPE), noise_energy=size * variance
+        vector=torch.full((size,), 1e-2, dtype=DTYPE), noise_sq_norm=size * variance
     )
     _, slope = method._slope(state(method), noise_only, size)
     assert slope == pytest.approx(2.0 * math.sqrt(variance * math.sqrt(2 * size)))

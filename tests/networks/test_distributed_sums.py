@@ -8,8 +8,8 @@ import torch.distributed as dist
 import torch.multiprocessing as processes
 
 from armijo.data.certified import FINEST_BITS
+from armijo.data.process_group import TorchProcessGroup
 from armijo.data.query import Rows
-from armijo.data.team import ProcessTeam
 from armijo.objectives.module import ModuleObjective
 from tests.networks.network_doubles import CROSS_ENTROPY, examples, network
 
@@ -29,7 +29,7 @@ def one_process(rank, port, results):
     blank = torch.zeros(len(y), dtype=torch.bool)
     if rank == 0:
         blank[PLACE] = True
-    objective, team = ModuleObjective(network(), CROSS_ENTROPY), ProcessTeam()
+    objective, team = ModuleObjective(network(), CROSS_ENTROPY), TorchProcessGroup()
     with_row = team.total(integers(objective, Rows(X, y)))
     without = team.total(integers(objective, Rows(X, y, blank=blank)))
     own = integers(objective, Rows(X, y, blank=~blank))

@@ -17,7 +17,7 @@ from armijo.data.private import PrivateDataset
 from armijo.data.sources import TensorRows
 from armijo.methods.base import StepRecord, minimize
 from armijo.methods.sgd import DPSGD
-from armijo.noise import Randomness, poisson_coins
+from armijo.noise import Randomness, poisson_sample
 from armijo.objectives.module import ModuleObjective
 from armijo.privacy.budget import Budget
 from armijo.registry import NETWORK_METHODS, network_method
@@ -49,7 +49,7 @@ def batches(rate: float, steps: int) -> list[Tensor]:
     if rate == 1:
         return [torch.arange(ROWS)] * steps
     stream = Randomness(seed=SEED, insecure_deterministic=True).stream("sampling")
-    return [torch.from_numpy(poisson_coins(ROWS, rate, stream)) for _ in range(steps)]
+    return [torch.from_numpy(poisson_sample(ROWS, rate, stream)) for _ in range(steps)]
 
 
 def run(

@@ -84,7 +84,7 @@ class TestGate:
         pairs = Pairs(*examples())
         training = prepared(method=name, dataset=pairs)
         nobody = np.zeros(0, dtype=np.int64)
-        monkeypatch.setattr(private, "poisson_coins", lambda *given: nobody)
+        monkeypatch.setattr(private, "poisson_sample", lambda *given: nobody)
         before = flat(training._objective.module)
         pairs.events.clear()
         training.run()

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from armijo.errors import ArmijoError, Diverged, PaidAgainWarning
+from armijo.errors import ArmijoError, Diverged, RechargeWarning
 from armijo.methods.base import StepRecord
 from armijo.privacy.budget import Budget
 from armijo.privacy.ledger import read_ledger
@@ -178,7 +178,7 @@ def test_steps_that_were_lost_are_redone_and_not_paid_again(name, tmp_path):
 def test_steps_whose_key_is_gone_are_paid_again(name, seed, tmp_path):
     paths = killed(name, tmp_path, seed=seed)
     (tmp_path / "run.pt.key").unlink()
-    with pytest.warns(PaidAgainWarning, match=r"after the checkpoint \(1\) are lost"):
+    with pytest.warns(RechargeWarning, match=r"after the checkpoint \(1\) are lost"):
         again = seeded(name, resume=True, seed=seed, **paths)
     again.run()
     afforded = charges(paths["ledger"])

@@ -21,7 +21,7 @@ from armijo.privacy.calibration import (
 )
 from armijo.privacy.conversion import best_order, rdp_limit, rdp_to_epsilon
 from armijo.privacy.filter import PrivacyFilter
-from armijo.privacy.mechanisms import Composed, Gaussian, NoisyMax
+from armijo.privacy.mechanisms import Composed, ExponentialMechanism, Gaussian
 from armijo.privacy.planned import PlannedAccountant
 from armijo.privacy.subsampling import Subsampled
 from tests.privacy.accounts import drain
@@ -132,7 +132,7 @@ def test_calibration_inverts_accounting(noise, accountant):
 
 def test_epsilon_names_its_accountant():
     plain, searching = (
-        step_mechanism(0.1, 5.0, search) for search in (None, NoisyMax(0.1))
+        step_mechanism(0.1, 5.0, search) for search in (None, ExponentialMechanism(0.1))
     )
     planned, by_pld = epsilon_of(plain, 20, 1e-6)
     adaptive, by_filter = epsilon_of(plain, 20, 1e-6, accountant="adaptive")
@@ -263,7 +263,7 @@ SEARCHES = {
     "laplace": AboveThreshold.laplace,
     "capped": lambda epsilon: AboveThreshold.laplace(epsilon, 4),
     "gaussian": lambda epsilon: AboveThreshold.gaussian(epsilon**2 / 2, 10),
-    "noisy-max": NoisyMax,
+    "noisy-max": ExponentialMechanism,
 }
 
 

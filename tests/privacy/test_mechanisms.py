@@ -15,9 +15,9 @@ from scipy import integrate
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.mechanisms import (
     Composed,
+    ExponentialMechanism,
     Gaussian,
     Mechanism,
-    NoisyMax,
     PureDP,
     Repeated,
     describe,
@@ -34,11 +34,11 @@ MECHANISMS: dict[str, Mechanism] = {
     "pure": PureDP(0.3),
     "small-pure": PureDP(1e-7),
     "large-pure": PureDP(8.0),
-    "noisy-max": NoisyMax(0.4, sensitivity=3.0),
-    "small-noisy-max": NoisyMax(1e-6),
-    "large-noisy-max": NoisyMax(6.0),
+    "noisy-max": ExponentialMechanism(0.4, sensitivity=3.0),
+    "small-noisy-max": ExponentialMechanism(1e-6),
+    "large-noisy-max": ExponentialMechanism(6.0),
     "composed": Composed((PureDP(0.2), Laplace(1 / 9))),
-    "repeated": Repeated(NoisyMax(0.05), 40),
+    "repeated": Repeated(ExponentialMechanism(0.05), 40),
 }
 
 
@@ -50,7 +50,8 @@ def test_contract(mechanism, check):
 @pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS.keys())
 def test_cumulant_is_convex(mechanism):
     orders = np.arange(2.0, 400.0)
-    # NoisyMax changes at a * epsilon = 1e-3 to a bound that is 1e-7 above the curve.
+    # The exponential mechanism changes at a * epsilon = 1e-3 to a bound that is 1e-7
+    # above the curve.
     assert_convex(orders, mechanism.rdp(orders), 1e-6)
 
 
@@ -146,7 +147,7 @@ def test_digits_are_kept(order, epsilon):
 def test_digits_of_noisy_max_are_kept_on_the_safe_side(order, epsilon):
     with mpmath.workdps(50):
         exact = float(exact_noisy_max(order, epsilon))
-    found = float(NoisyMax(epsilon).rdp(float(order)))
+    found = float(ExponentialMechanism(epsilon).rdp(float(order)))
     assert found == pytest.approx(exact, rel=5e-7, abs=0.0)
     assert found >= exact * (1 - 1e-9)
 
@@ -172,7 +173,7 @@ scores = st.lists(
 def test_noisy_max_bounds_the_exponential_mechanism(utilities, epsilon, order):
     here = log_softmax([u for u, _ in utilities], epsilon)
     there = log_softmax([u + shift for u, shift in utilities], epsilon)
-    bound = float(NoisyMax(epsilon).rdp(order))
+    bound = float(ExponentialMechanism(epsilon).rdp(order))
     assert renyi(order, here, there) <= bound * (1 + 1e-9) + 1e-14
     assert renyi(order, there, here) <= bound * (1 + 1e-9) + 1e-14
 
@@ -189,7 +190,7 @@ def test_pure_dp_bounds_everything_with_bounded_loss(utilities, epsilon, order):
 
 def test_noisy_max_costs_a_quarter_of_pure_dp_when_small():
     orders = np.array([2.0, 8.0, 64.0])
-    ratio = NoisyMax(1e-4).rdp(orders) / PureDP(1e-4).rdp(orders)
+    ratio = ExponentialMechanism(1e-4).rdp(orders) / PureDP(1e-4).rdp(orders)
     np.testing.assert_allclose(ratio, 0.25, rtol=1e-4)
 
 
@@ -199,7 +200,9 @@ def test_general_bounds_hold(epsilon, order):
     ceiling = min(epsilon, order * epsilon**2 / 2) * (1 + 1e-12)
     assert 0 < float(laplace_rdp(order, epsilon)) <= pure * (1 + 1e-9) <= ceiling * 2
     assert pure <= ceiling
-    assert float(NoisyMax(epsilon).rdp(order)) <= min(epsilon, order * epsilon**2 / 8)
+    assert float(ExponentialMechanism(epsilon).rdp(order)) <= min(
+        epsilon, order * epsilon**2 / 8
+    )
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
@@ -207,7 +210,9 @@ def test_curves_tend_to_epsilon(epsilon):
     far = np.array([1e6 / epsilon])
     for mechanism in (Laplace(epsilon), PureDP(epsilon)):
         assert mechanism.rdp(far)[0] == pytest.approx(epsilon, rel=1e-4, abs=0.0)
-    assert NoisyMax(epsilon).rdp(far)[0] == pytest.approx(epsilon, rel=1e-3, abs=0.0)
+    assert ExponentialMechanism(epsilon).rdp(far)[0] == pytest.approx(
+        epsilon, rel=1e-3, abs=0.0
+    )
 
 
 def test_gaussian_settings_agree():
@@ -233,7 +238,9 @@ def test_large_laplace_losses_do_not_warn():
 
 def test_large_noisy_max_budgets_are_not_undercharged():
     # A choice between two that epsilon decides: the loss is epsilon, almost surely.
-    assert float(NoisyMax(1000.0).rdp(2.0)) == pytest.approx(1000.0, rel=2e-3, abs=0.0)
+    assert float(ExponentialMechanism(1000.0).rdp(2.0)) == pytest.approx(
+        1000.0, rel=2e-3, abs=0.0
+    )
 
 
 @pytest.mark.parametrize(("scale", "rho"), [(1e-200, math.inf), (1e200, 0.0)])
@@ -280,9 +287,9 @@ BUILDERS = {
     "sensitivity": [
         lambda value: Gaussian(noise_scale=1.0, sensitivity=value),
         lambda value: Gaussian.from_rho(1.0, sensitivity=value),
-        lambda value: NoisyMax(1.0, sensitivity=value),
+        lambda value: ExponentialMechanism(1.0, sensitivity=value),
     ],
-    "epsilon": [PureDP, NoisyMax],
+    "epsilon": [PureDP, ExponentialMechanism],
 }
 
 

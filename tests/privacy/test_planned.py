@@ -28,8 +28,8 @@ from armijo.privacy.conversion import (
 from armijo.privacy.ledger import Ledger
 from armijo.privacy.mechanisms import (
     Composed,
+    ExponentialMechanism,
     Gaussian,
-    NoisyMax,
     PureDP,
     Repeated,
 )
@@ -182,7 +182,7 @@ WITHOUT_PLD = [
     STEP,
     AboveThreshold.laplace(0.1),
     Subsampled(Composed((Gaussian(noise_scale=3.0), Laplace(1 / 3))), 0.1),
-    NoisyMax(0.1),
+    ExponentialMechanism(0.1),
     PureDP(0.1),
     Repeated(Gaussian(noise_scale=30.0), 3),
 ]

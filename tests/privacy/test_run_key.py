@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from armijo.errors import ArmijoError, LedgerError, PaidAgainWarning
+from armijo.errors import ArmijoError, LedgerError, RechargeWarning
 from armijo.privacy import run_key
 from armijo.privacy.ledger import Ledger, read_ledger
-from armijo.privacy.run_key import Past, RunKey, destroy_key, take_up_key
+from armijo.privacy.run_key import CheckpointRef, RunKey, destroy_key, resume_key
 from tests.privacy.ledger_samples import HEADER, charge, full_disk
 
 
@@ -219,20 +219,20 @@ class TestTakingUp:
     COST = (0.1, 0.1)
 
     @pytest.fixture
-    def begun(self, tmp_path: Path, path: Path) -> tuple[Path, Past]:
+    def begun(self, tmp_path: Path, path: Path) -> tuple[Path, CheckpointRef]:
         """Return a ledger with three charges of a key, and a checkpoint after one."""
         place = tmp_path / "run.ledger"
         with Ledger.open(place, header=HEADER) as ledger:
-            key = take_up_key(path, ledger, FACTS, None)
+            key = resume_key(path, ledger, FACTS, None)
             for index in range(3):
                 ledger.append(charge(index, self.COST))
-        return place, Past(1, key.tag("checkpoint", RESULT), RESULT)
+        return place, CheckpointRef(1, key.tag("checkpoint", RESULT), RESULT)
 
     def test_goes_on_with_the_same_key(self, begun, path):
         place, past = begun
         name = RunKey.load(path).name
         with Ledger.open(place, header=HEADER) as ledger:
-            assert take_up_key(path, ledger, FACTS, past).name == name
+            assert resume_key(path, ledger, FACTS, past).name == name
             assert ledger.next_index == 1
             for index in range(1, 4):
                 ledger.append(charge(index, self.COST))
@@ -263,9 +263,9 @@ class TestTakingUp:
         with Ledger.open(place, header=HEADER) as ledger:
             held = ledger.next_index
             with pytest.warns(
-                PaidAgainWarning, match=rf"\({held - 1}\) are lost.*{reason}"
+                RechargeWarning, match=rf"\({held - 1}\) are lost.*{reason}"
             ):
-                key = take_up_key(path, ledger, facts, past)
+                key = resume_key(path, ledger, facts, past)
             assert ledger.next_index == held
             ledger.append(charge(held, self.COST))
         assert key.name != name
@@ -275,13 +275,13 @@ class TestTakingUp:
         place, past = begun
         path.unlink()
         with Ledger.open(place, header=HEADER) as ledger:
-            take_up_key(path, ledger, FACTS, past._replace(charges=3))
+            resume_key(path, ledger, FACTS, past._replace(charges=3))
             assert ledger.next_index == 3
 
     def test_the_redone_step_must_ask_for_what_was_paid(self, begun, path):
         place, past = begun
         with Ledger.open(place, header=HEADER) as ledger:
-            take_up_key(path, ledger, FACTS, past)
+            resume_key(path, ledger, FACTS, past)
             before = place.read_bytes()
             with pytest.raises(LedgerError, match=r"Charge 1 .* something else"):
                 ledger.append(charge(1, (0.05, 0.1)))

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.mechanisms import (
     Composed,
+    ExponentialMechanism,
     Gaussian,
     Mechanism,
-    NoisyMax,
     PureDP,
     Repeated,
     knots,
@@ -36,7 +36,9 @@ MECHANISMS: dict[str, Mechanism] = {
         Composed((Gaussian(noise_scale=6.0), AboveThreshold.gaussian(0.01, 10))), 0.1
     ),
     "whole": Subsampled(STEP, 1.0),
-    "nested": Subsampled(Composed((Repeated(PureDP(0.1), 3), NoisyMax(0.2))), 0.3),
+    "nested": Subsampled(
+        Composed((Repeated(PureDP(0.1), 3), ExponentialMechanism(0.2))), 0.3
+    ),
 }
 
 
@@ -56,7 +58,7 @@ parts = st.one_of(
     st.floats(0.7, 100.0).map(lambda s: Gaussian(noise_scale=s)),
     st.floats(0.01, 1.4).map(Laplace),
     st.floats(1e-3, 1.0).map(PureDP),
-    st.floats(1e-3, 1.0).map(NoisyMax),
+    st.floats(1e-3, 1.0).map(ExponentialMechanism),
 )
 
 
@@ -120,7 +122,7 @@ def test_knots_are_integers_from_two_to_the_top(top):
 @pytest.mark.parametrize("epsilon", [0.01, 0.3, 3.0])
 def test_chords_are_above_the_curve_and_near_it(epsilon):
     top = 900
-    mechanism = NoisyMax(epsilon)
+    mechanism = ExponentialMechanism(epsilon)
     exact = mechanism.rdp(np.arange(2.0, top + 1))
     chords = mechanism.integer_curve(top)
     assert np.all(chords[:2] == 0)

@@ -23,7 +23,7 @@ from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.ledger import read_ledger
 from armijo.registry import make_method
 from armijo.training.checkpoint import (
-    Position,
+    Checkpoint,
     load_checkpoint,
     save_checkpoint,
     state_from_dict,
@@ -46,7 +46,7 @@ LAST = st.builds(
     step_max=POSITIVE,
     updates=st.integers(0, 10**9),
     recent_steps=st.lists(NUMBERS, max_size=10).map(tuple),
-    pending=st.none() | st.builds(Direction, vector=VECTORS, noise_energy=NUMBERS),
+    pending=st.none() | st.builds(Direction, vector=VECTORS, noise_sq_norm=NUMBERS),
     previous=st.none() | VECTORS,
     mean_angle=NUMBERS,
     clip_lowered=st.booleans(),
@@ -75,7 +75,7 @@ def bits(value):
     if isinstance(value, torch.Tensor):
         return value.dtype, tuple(value.shape), value.numpy().tobytes()
     if isinstance(value, Direction):
-        return bits(value.vector), bits(value.noise_energy)
+        return bits(value.vector), bits(value.noise_sq_norm)
     if isinstance(value, float):
         return struct.pack("<d", value)
     if isinstance(value, tuple | list):
@@ -96,7 +96,7 @@ def test_a_state_survives_json_bit_for_bit(state):
 def test_a_file_survives_bit_for_bit(tmp_path_factory, state, records):
     path = tmp_path_factory.mktemp("checkpoint") / "run.json"
     run, randomness = {"epsilon": 0.1, "columns": ["a", "b"]}, {"deterministic": False}
-    position = Position(state, records, randomness, 7, "ab", "cd")
+    position = Checkpoint(state, records, randomness, 7, "ab", "cd")
     save_checkpoint(path, run=run, position=position)
     found = load_checkpoint(path, run=run, like=state)
     assert bits([found.state, found.records]) == bits([state, records])
@@ -106,14 +106,14 @@ def test_a_file_survives_bit_for_bit(tmp_path_factory, state, records):
 def some_state():
     method = BLSGD(gradient_rho=0.1, search_epsilon=0.3)
     state = method.init(torch.tensor([0.1, -2.5], dtype=torch.float64))
-    pending = Direction(vector=torch.ones(2, dtype=torch.float64), noise_energy=0.5)
+    pending = Direction(vector=torch.ones(2, dtype=torch.float64), noise_sq_norm=0.5)
     return dataclasses.replace(state, pending=pending, recent_steps=(0.5,))
 
 
 @pytest.fixture
 def saved(tmp_path):
     path = tmp_path / "run.json"
-    position = Position(some_state(), [], {"deterministic": False})
+    position = Checkpoint(some_state(), [], {"deterministic": False})
     save_checkpoint(path, run={"epsilon": 1.0}, position=position)
     return path
 
@@ -133,7 +133,7 @@ class TestRefusals:
     @given(share=st.floats(0, 1, exclude_max=True))
     def test_a_truncated_file(self, tmp_path_factory, share):
         path = tmp_path_factory.mktemp("torn") / "run.json"
-        save_checkpoint(path, run={}, position=Position(some_state(), [], {}))
+        save_checkpoint(path, run={}, position=Checkpoint(some_state(), [], {}))
         whole = path.read_bytes()
         path.write_bytes(whole[: int(share * len(whole))])
         self.refused(path, run={})
@@ -215,7 +215,7 @@ class TestWriting:
         before = saved.read_bytes()
         monkeypatch.setattr(os, "write", full_disk(22))
         with pytest.raises(ArmijoError, match=r"No space left on device.*resume"):
-            save_checkpoint(saved, run={}, position=Position(some_state(), [], {}))
+            save_checkpoint(saved, run={}, position=Checkpoint(some_state(), [], {}))
         assert saved.read_bytes() == before
 
     def test_is_replaced_after_it_is_synced(self, saved, monkeypatch):
@@ -229,7 +229,7 @@ class TestWriting:
 
         spied("fsync")
         spied("replace")
-        save_checkpoint(saved, run={}, position=Position(some_state(), [], {}))
+        save_checkpoint(saved, run={}, position=Checkpoint(some_state(), [], {}))
         assert events == ["fsync", "replace", "fsync"]  # the file, then its folder
         found = load_checkpoint(saved, run={}, like=some_state())
         assert found.state.w.tolist() == [0.1, -2.5]
@@ -238,7 +238,7 @@ class TestWriting:
         path = tmp_path / "run.json"
         state = dataclasses.replace(some_state(), mean_angle=math.nan)
         with pytest.raises(ValueError, match="JSON"):
-            save_checkpoint(path, run={}, position=Position(state, [], {}))
+            save_checkpoint(path, run={}, position=Checkpoint(state, [], {}))
         assert not path.exists()
 
 

@@ -21,9 +21,9 @@ from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.ledger import read_ledger
 from armijo.registry import make_method
 from armijo.tables import LinearModel, Numeric
-from armijo.training.checkpoint import Position, save_checkpoint
+from armijo.training.checkpoint import Checkpoint, save_checkpoint
 from armijo.training.divergence import MAX_WEIGHT, refuse_diverged
-from armijo.training.keyed_run import key_path
+from armijo.training.replay import key_path
 from tests.jobs.conftest import CLASSES, small_schema
 from tests.methods.test_contract import FEATURES, ROWS, rows_of
 
@@ -50,10 +50,10 @@ ODD = [
     (GradientState(w=FINE, second_moment=weights(0.0, math.inf)), RECORD),
     (PopulationState(w=FINE, population=(FINE, weights(0.0, math.nan))), RECORD),
     (
-        SearchedState(FINE, Direction(vector=weights(math.inf), noise_energy=1.0)),
+        SearchedState(FINE, Direction(vector=weights(math.inf), noise_sq_norm=1.0)),
         RECORD,
     ),
-    (SearchedState(FINE, Direction(vector=FINE, noise_energy=math.inf)), RECORD),
+    (SearchedState(FINE, Direction(vector=FINE, noise_sq_norm=math.inf)), RECORD),
     (SearchedState(FINE, recent_steps=(1.0, math.nan)), RECORD),
     (GradientState(w=FINE), dataclasses.replace(RECORD, direction_norm=math.inf)),
 ]
@@ -69,14 +69,16 @@ def test_values_that_no_step_can_use_are_refused(state, record):
 def test_what_a_checkpoint_cannot_hold_is_refused_before(tmp_path, state, record):
     """Else the run would end with an error of the writer, with everything spent."""
     with pytest.raises(ValueError, match="JSON compliant"):
-        save_checkpoint(tmp_path / "c", run={}, position=Position(state, [record], {}))
+        save_checkpoint(
+            tmp_path / "c", run={}, position=Checkpoint(state, [record], {})
+        )
 
 
 def test_ordinary_values_pass():
     large = weights(MAX_WEIGHT, -MAX_WEIGHT)
     refuse_diverged(GradientState(w=large, first_moment=FINE), RECORD)
     refuse_diverged(
-        SearchedState(FINE, Direction(vector=FINE, noise_energy=0.0)), RECORD
+        SearchedState(FINE, Direction(vector=FINE, noise_sq_norm=0.0)), RECORD
     )
 
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from armijo.errors import ArmijoError, LedgerError, PaidAgainWarning
+from armijo.errors import ArmijoError, LedgerError, RechargeWarning
 from armijo.estimators import run as run_module
 from armijo.estimators.run import RunSettings, train
 from armijo.objectives import LinearObjective
 from armijo.privacy.budget import Budget, Neighboring
 from armijo.privacy.ledger import read_ledger
 from armijo.registry import METHODS, make_method
-from armijo.training.keyed_run import key_path
+from armijo.training.replay import key_path
 from tests.methods.test_contract import FEATURES, ROWS, options_of, rows_of
 
 ONE_RELEASE = """outpert-rsgd outpert-gd objpert objpert-kst objpert-pure amp sgd-tuned
@@ -142,7 +142,7 @@ def test_other_rows_or_settings_are_paid_again_with_a_fresh_key(
     _, settings = crashed(tmp_path, max_batches=6)
     settings = dataclasses.replace(settings, **changes)
     names = {one.key for one in read_ledger(settings.ledger).charges}
-    with pytest.warns(PaidAgainWarning, match=rf"\(4\) are lost.*{reason}"):
+    with pytest.warns(RechargeWarning, match=rf"\(4\) are lost.*{reason}"):
         result = train(*rows(), settings, resume=True)
     charges = read_ledger(settings.ledger).charges
     assert [one.batch for one in result.records] == list(range(4, len(charges)))
@@ -153,7 +153,7 @@ def test_other_rows_or_settings_are_paid_again_with_a_fresh_key(
 def test_another_machine_is_paid_again(tmp_path, monkeypatch):
     _, settings = crashed(tmp_path, max_batches=6)
     monkeypatch.setenv("OMP_NUM_THREADS", "63")
-    with pytest.warns(PaidAgainWarning, match="libraries, threads or machine"):
+    with pytest.warns(RechargeWarning, match="libraries, threads or machine"):
         train(*rows_of(), settings, resume=True)
 
 
@@ -162,7 +162,7 @@ def test_a_checkpoint_whose_numbers_were_changed_is_paid_again(tmp_path):
     document = json.loads(settings.checkpoint.read_text())
     document["state"]["w"]["tensor"][0] += 1e-9
     settings.checkpoint.write_text(json.dumps(document))
-    with pytest.warns(PaidAgainWarning, match="not one of this run key"):
+    with pytest.warns(RechargeWarning, match="not one of this run key"):
         train(*rows_of(), settings, resume=True)
 
 
@@ -185,7 +185,7 @@ def test_arithmetic_that_does_not_repeat_is_found_before_anything_is_seen(
             train(*rows_of(), settings, callback=seen.append, resume=True)
     assert not seen
     key_path(settings.checkpoint).unlink()
-    with pytest.warns(PaidAgainWarning, match=r"\(4\) are lost"):
+    with pytest.warns(RechargeWarning, match=r"\(4\) are lost"):
         result = train(*rows_of(), settings, resume=True)
     assert [one.batch for one in result.records] == list(range(4, 10))
 

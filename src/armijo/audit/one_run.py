@@ -24,7 +24,7 @@ from armijo import _validate
 from armijo.audit.games import Claim, Outcome, randomness_of
 from armijo.estimators.solve import solve
 from armijo.networks.train import train
-from armijo.noise import poisson_coins
+from armijo.noise import poisson_sample
 from armijo.privacy.budget import Budget, FloatArray
 
 DELTA = 1e-5
@@ -191,7 +191,7 @@ class OneRun:
         _validate.at_least(FEWEST_CANARIES, canaries=canaries)
         coins = randomness_of(seed, 0).of_charge(0).stream("sampling")
         there = np.zeros(canaries, dtype=bool)
-        there[poisson_coins(canaries, 0.5, coins)] = True
+        there[poisson_sample(canaries, 0.5, coins)] = True
         half = round(0.5 * GUESSED * canaries)
         scores = TRAINERS[self.model](there, self.budget, seed)
         right = right_guesses(scores, there, half)

@@ -36,7 +36,7 @@ from armijo.methods.base import (
 )
 from armijo.objectives.base import Objective
 from armijo.privacy.budget import Budget
-from armijo.privacy.mechanisms import Gaussian, NoisyMax
+from armijo.privacy.mechanisms import ExponentialMechanism, Gaussian
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,10 +143,10 @@ class AGD(Method[AGDState]):
             bought *= self.budget_growth / (1 + self.budget_growth)
         return Gaussian.from_rho(bought, self.grad_clip)
 
-    def _selection(self) -> NoisyMax:
+    def _selection(self) -> ExponentialMechanism:
         """Return NoisyMin as the exponential mechanism on scores within C/2."""
         epsilon = calibrated(search_epsilon=self.search_epsilon)
-        return NoisyMax(epsilon, 0.5 * self.loss_clip)
+        return ExponentialMechanism(epsilon, 0.5 * self.loss_clip)
 
     def step(
         self,
@@ -188,7 +188,7 @@ class AGD(Method[AGDState]):
         query = objective.gradient_sum(state.w, clip=self.grad_clip)
         new = Direction(
             vector=torch.from_numpy(batch.noisy_sum(query, gradient)),
-            noise_energy=objective.size * gradient.noise_scale**2,
+            noise_sq_norm=objective.size * gradient.noise_scale**2,
         )
         if state.pending is None:
             return new

@@ -74,7 +74,7 @@ class EmpiricalRisk:
         scores = torch.from_numpy(product)
         return scores[:, 0] if self.objective.outputs == 1 else scores
 
-    def _pulled_back(self, coefficients: NDArray[np.float64]) -> FloatArray:
+    def _adjoint(self, coefficients: NDArray[np.float64]) -> FloatArray:
         """Return the sum of ``outer(coefficients_i, X_i)`` as a flat vector."""
         return np.asarray((self.X.T @ coefficients).T, dtype=float).ravel()
 
@@ -84,7 +84,7 @@ class EmpiricalRisk:
         value = float(self.objective.losses(scores, self.y).sum())
         value += 0.5 * self.ridge * float(w @ w)
         slopes = self.objective.score_gradients(scores, self.y).numpy()
-        gradient = self._pulled_back(slopes) + self.ridge * w
+        gradient = self._adjoint(slopes) + self.ridge * w
         if self.linear is not None:
             value, gradient = value + float(self.linear @ w), gradient + self.linear
         return value, gradient
@@ -92,7 +92,7 @@ class EmpiricalRisk:
     def gradient(self, w: FloatArray) -> FloatArray:
         """Return the gradient."""
         slopes = self.objective.score_gradients(self._scores(w), self.y).numpy()
-        gradient = self._pulled_back(slopes) + self.ridge * w
+        gradient = self._adjoint(slopes) + self.ridge * w
         return gradient if self.linear is None else gradient + self.linear
 
     def hessian_product(self, w: FloatArray) -> Callable[[FloatArray], FloatArray]:
@@ -101,7 +101,7 @@ class EmpiricalRisk:
 
         def times(v: FloatArray) -> FloatArray:
             bent = curve(self._scores(v)).numpy().reshape(self.X.shape[0], -1)
-            return self._pulled_back(bent) + self.ridge * v
+            return self._adjoint(bent) + self.ridge * v
 
         return times
 

@@ -42,7 +42,7 @@ from armijo.methods.base import Method, Problem, Schedule, StepRecord, solved
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import as_linear
 from armijo.privacy.budget import Budget, FloatArray, Neighboring
-from armijo.privacy.mechanisms import NoisyMax
+from armijo.privacy.mechanisms import ExponentialMechanism
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ class PrivGeneSimplified(Method[PrivGeneState]):
         Number of selections.
     step_size, step_decay : float
         The first move and the factor by which moves shrink.
-    selection : NoisyMax
+    selection : ExponentialMechanism
         Each selection, on scores within one; its sensitivity is one, or two where rows
         are exchanged: weights ``exp(epsilon f / (2 s))`` or ``exp(epsilon f / (4 s))``.
     fitness : Fitness
@@ -139,7 +139,7 @@ class PrivGeneSimplified(Method[PrivGeneState]):
     steps: int
     step_size: float
     step_decay: float
-    selection: NoisyMax
+    selection: ExponentialMechanism
     fitness: Fitness
 
     def init(self, w: Tensor) -> PrivGeneState:
@@ -201,7 +201,7 @@ class PrivGeneOriginal(Method[PopulationState]):
         Number of generations, the last of which selects one vector.
     step_size, step_decay : float
         Bound of the first mutations and the factor by which it shrinks.
-    draw, selection : NoisyMax
+    draw, selection : ExponentialMechanism
         The draw of one parent, and the last selection.
     fitness : Fitness
         What is selected by.
@@ -212,8 +212,8 @@ class PrivGeneOriginal(Method[PopulationState]):
     steps: int
     step_size: float
     step_decay: float
-    draw: NoisyMax
-    selection: NoisyMax
+    draw: ExponentialMechanism
+    selection: ExponentialMechanism
     fitness: Fitness
     parents: int
     population_size: int
@@ -235,7 +235,7 @@ class PrivGeneOriginal(Method[PopulationState]):
         """Name the draws of a generation."""
         return BatchPlan(mechanisms=self._draws(state.updates))
 
-    def _draws(self, generation: int) -> tuple[NoisyMax, ...]:
+    def _draws(self, generation: int) -> tuple[ExponentialMechanism, ...]:
         """Return the draws of a generation; the last one has a single draw."""
         if generation >= self.steps - 1:
             return (self.selection,)
@@ -424,10 +424,10 @@ class PrivGene(Method[Any]):
 
     def _draws(self, steps: int, epsilon: float) -> Schedule:
         """Return all draws of a run, whatever batches they are made on."""
-        last = NoisyMax(epsilon)
+        last = ExponentialMechanism(epsilon)
         if self.variant == "simplified":
             return ((last, steps),)
-        shared = NoisyMax(self._share(epsilon))
+        shared = ExponentialMechanism(self._share(epsilon))
         first = ((shared, (steps - 1) * self._parents),) if steps > 1 else ()
         return (*first, (last, 1))
 
@@ -448,7 +448,7 @@ class PrivGene(Method[Any]):
             "steps": steps,
             "step_size": self.step_size,
             "step_decay": self.step_decay,
-            "selection": NoisyMax(epsilon, sensitivity),
+            "selection": ExponentialMechanism(epsilon, sensitivity),
             "fitness": Fitness(
                 penalty=penalty,
                 n_rows=problem.n_rows,
@@ -459,7 +459,7 @@ class PrivGene(Method[Any]):
             return PrivGeneSimplified(**shared)
         return PrivGeneOriginal(
             **shared,
-            draw=NoisyMax(self._share(epsilon), sensitivity),
+            draw=ExponentialMechanism(self._share(epsilon), sensitivity),
             parents=self._parents,
             population_size=self._population_size,
             population_seed=self.population_seed or 0,

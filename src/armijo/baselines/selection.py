@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 from armijo.methods.base import Schedule
 from armijo.privacy.budget import Budget
 from armijo.privacy.conversion import pure_delta
-from armijo.privacy.mechanisms import NoisyMax
+from armijo.privacy.mechanisms import ExponentialMechanism
 from armijo.privacy.planned import planned_epsilon
 
 SelectionRule = Literal["bounded", "pure"]
@@ -82,7 +82,7 @@ def affordable_epsilon(
 
 
 @dataclass(frozen=True)
-class OnlySelection(NoisyMax):
+class OnlySelection(ExponentialMechanism):
     """A selection that is a whole run: its pure epsilon is the promise, for any delta.
 
     Renyi curves cannot say so at a finite order.

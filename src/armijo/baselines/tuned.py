@@ -37,7 +37,7 @@ from armijo.noise import (
     BitSource,
     Randomness,
     exponential_choice,
-    poisson_coins,
+    poisson_sample,
 )
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import as_linear
@@ -75,7 +75,7 @@ def best_run(
     """
     chance = stop_chance(mechanism)
     highest, best = run()
-    while not poisson_coins(1, chance, bits).size:
+    while not poisson_sample(1, chance, bits).size:
         score, result = run()
         if score > highest:
             highest, best = score, result

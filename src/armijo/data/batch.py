@@ -18,6 +18,12 @@ from armijo import _validate
 from armijo.data import fixed_point
 from armijo.data.centered_rows import CenteredRows
 from armijo.data.certified import EXACT_NOISE, noise_steps, release_bits
+from armijo.data.process_group import (
+    ProcessGroup,
+    SingleProcess,
+    number_total,
+    vector_total,
+)
 from armijo.data.query import (
     BoundedQuery,
     CertifiedSum,
@@ -26,7 +32,6 @@ from armijo.data.query import (
     Rows,
     row_norms,
 )
-from armijo.data.team import Alone, Team, number_total, vector_total
 from armijo.errors import UnchargedAccess
 from armijo.noise import (
     Randomness,
@@ -39,7 +44,12 @@ from armijo.noise.gaussian import UseNoise
 from armijo.noise.vectors import with_gaussian
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.budget import FloatArray
-from armijo.privacy.mechanisms import Composed, Gaussian, Mechanism, NoisyMax
+from armijo.privacy.mechanisms import (
+    Composed,
+    ExponentialMechanism,
+    Gaussian,
+    Mechanism,
+)
 from armijo.privacy.subsampling import Subsampled
 
 Released = TypeVar("Released")
@@ -89,12 +99,12 @@ class PrivateBatch:
         plan: BatchPlan,
         randomness: Randomness,
         moves: int = 1,
-        team: Team | None = None,
+        team: ProcessGroup | None = None,
         number: int = 0,
     ) -> None:
         self.number = number
         self._rows = rows
-        self._team = team or Alone()
+        self._team = team or SingleProcess()
         self._moves = moves
         self._unused = list(plan.mechanisms)
         self._plan = plan
@@ -145,7 +155,7 @@ class PrivateBatch:
             self._each_noise(scale, exact.size, put)
             return torch.from_numpy(found)
 
-        return self._team.from_lead(noisy, torch.from_numpy(found))
+        return self._team.broadcast(noisy, torch.from_numpy(found))
 
     def _with_norms(self, contributions: Contributions) -> Contributions:
         """Return outer products with the norms of their rows, if these are known."""
@@ -171,7 +181,7 @@ class PrivateBatch:
         relative = mechanism.noise_scale / bound
         bits = release_bits(relative)
         total = summed.integers(bits)
-        if not isinstance(self._team, Alone):
+        if not isinstance(self._team, SingleProcess):
             total = self._team.total(total.long())
         scale, unit = noise_steps(relative, bits), bound * 2.0**-bits
         if scale > EXACT_NOISE:
@@ -191,7 +201,7 @@ class PrivateBatch:
             self._each_noise(scale, len(steps), put)
             return found.to(total.device)
 
-        return self._team.from_lead(noisy, found.to(total.device))
+        return self._team.broadcast(noisy, found.to(total.device))
 
     def _each_noise(self, scale: int, size: int, use: UseNoise) -> None:
         """Hand integers of the given scale to ``use``, block by block."""
@@ -226,7 +236,7 @@ class PrivateBatch:
             noise = int(noises[index % _NOISE_BLOCK])
             known = number_total(self._team, exact) + public
             passes = known + noise >= noisy_threshold
-            if self._team.decided(partial(bool, passes)):
+            if self._team.broadcast_bool(partial(bool, passes)):
                 return index
         return None
 
@@ -238,16 +248,16 @@ class PrivateBatch:
             values = fixed_point.clipped(query.contributions(self._rows), query.bound)
             exact = torch.tensor([float(values.sum())], dtype=torch.float64)
             passes = float(self._team.total(exact)[0]) + query.offset >= 0
-            if self._team.decided(partial(bool, passes)):
+            if self._team.broadcast_bool(partial(bool, passes)):
                 return index
         return None
 
-    def noisy_argmax(self, query: BoundedQuery, mechanism: NoisyMax) -> int:
+    def noisy_argmax(self, query: BoundedQuery, mechanism: ExponentialMechanism) -> int:
         """Return a candidate drawn by the exponential mechanism on the summed scores.
 
         The query gives one row of scores for each example, each within its bound.
         """
-        self._check(mechanism, NoisyMax)
+        self._check(mechanism, ExponentialMechanism)
         _refuse_excess(self._moves * query.bound, mechanism.sensitivity)
         self._unused.remove(mechanism)
         sums = fixed_point.number_sums(query.contributions(self._rows), query.bound)
@@ -297,7 +307,7 @@ class PrivateBatch:
         The gate refuses most of it by the type of its mechanism; a Gaussian might have
         been meant for a sum.
         """
-        if not isinstance(self._team, Alone):
+        if not isinstance(self._team, SingleProcess):
             raise ValueError(
                 f"Expected one process for {what}, got several; run it without "
                 "torchrun, or use a method that sums over rows. The batch stays "

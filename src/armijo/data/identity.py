@@ -21,14 +21,14 @@ _PLAIN = (type(None), bool, int, float, str)
 _THREADS = ("OMP_", "MKL_", "OPENBLAS_", "BLIS_", "ATEN_", "KMP_")
 
 
-def absorb(digest: Digest, value: Any) -> None:
+def update_digest(digest: Digest, value: Any) -> None:
     """Put a value into a digest; different values put in different bytes.
 
     Every part says its kind and length first.  Lists and tuples are the same, so are
     NumPy's numbers and Python's, since files do not tell them apart.
 
     >>> one, other = Digest(), Digest()
-    >>> absorb(one, ("ab", "c")), absorb(other, ("a", "bc"))
+    >>> update_digest(one, ("ab", "c")), update_digest(other, ("a", "bc"))
     (None, None)
     >>> one.digest() == other.digest()
     False
@@ -41,16 +41,16 @@ def absorb(digest: Digest, value: Any) -> None:
         _absorb_array(digest, value)
     elif sparse.issparse(value):
         parts = (value.data, value.indices, value.indptr)
-        absorb(digest, (type(value).__name__, value.shape, *parts))
+        update_digest(digest, (type(value).__name__, value.shape, *parts))
     elif is_dataclass(value) and not isinstance(value, type):
         named = {one.name: getattr(value, one.name) for one in fields(value)}
-        absorb(digest, (type(value).__qualname__, named))
+        update_digest(digest, (type(value).__qualname__, named))
     elif isinstance(value, Mapping):
-        absorb(digest, ("mapping", *value.items()))
+        update_digest(digest, ("mapping", *value.items()))
     elif isinstance(value, tuple | list):
         _mark(digest, "sequence", len(value))
         for one in value:
-            absorb(digest, one)
+            update_digest(digest, one)
     else:
         _mark(digest, value.item() if isinstance(value, np.generic) else value)
 
@@ -65,7 +65,7 @@ def _mark(digest: Digest, *words: object) -> None:
 def _absorb_array(digest: Digest, array: NDArray[Any]) -> None:
     """Put in type, shape and bytes of an array, a block of rows at a time."""
     if array.dtype.hasobject:
-        absorb(digest, array.tolist())
+        update_digest(digest, array.tolist())
         return
     _mark(digest, array.dtype.str, array.shape)
     flat = array.reshape(1) if array.ndim == 0 else array
@@ -83,7 +83,7 @@ def _absorb_tensor(digest: Digest, tensor: Tensor) -> None:
         _absorb_array(digest, flat.numpy())
 
 
-def absorb_machine(digest: Digest) -> None:
+def update_with_machine(digest: Digest) -> None:
     """Put in what may change the last bit of a sum: libraries, threads, processor."""
     from armijo import __version__
 
@@ -99,7 +99,7 @@ def absorb_machine(digest: Digest) -> None:
         (str(torch.get_default_dtype()), torch.get_float32_matmul_precision()),
         settings,
     )
-    absorb(digest, found)
+    update_digest(digest, found)
 
 
 def _usable_cpus() -> int | None:

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from armijo import _validate
 from armijo.data import fixed_point
 from armijo.data.batch import BatchPlan, PrivateBatch
+from armijo.data.process_group import ProcessGroup, SingleProcess
 from armijo.data.query import Matrix, Rows
 from armijo.data.sources import ArrayRows, DatasetRows, Index, RowSource, TensorRows
-from armijo.data.team import Alone, Team
 from armijo.errors import BudgetExceeded
 from armijo.noise import (
     MAX_SCALE,
     Randomness,
-    poisson_coins,
+    poisson_sample,
 )
 from armijo.privacy.above_threshold import AboveThreshold
 from armijo.privacy.accountant import Accountant
@@ -49,7 +49,7 @@ class PrivateDataset:
         Charged before every batch.
     randomness : armijo.noise.Randomness or None
         None draws from the operating system's cryptographic generator.
-    team : Team or None
+    team : ProcessGroup or None
         The processes that hold the rows together; None is this one alone.
     """
 
@@ -61,13 +61,13 @@ class PrivateDataset:
         n_rows: int,
         accountant: Accountant,
         randomness: Randomness | None = None,
-        team: Team | None = None,
+        team: ProcessGroup | None = None,
     ) -> None:
         _validate.at_least(1, n_rows=n_rows)
         self.n_rows = n_rows
         self.accountant = accountant
         self._randomness = randomness or Randomness()
-        self._team = team or Alone()
+        self._team = team or SingleProcess()
         self._source = X if _is_source(X) else ArrayRows(X, y)
         self._length = len(self._source)
         if self._randomness.deterministic and accountant.guarantee.holds:
@@ -95,7 +95,7 @@ class PrivateDataset:
         if self._relation is Neighboring.REPLACE_ONE:
             _refuse_replace_one(plan)
         refuse_unsampleable(plan)
-        if not isinstance(self._team, Alone):
+        if not isinstance(self._team, SingleProcess):
             _refuse_apart(plan)
         self._refuse_changed_length()
         number = self._charge(plan, label)
@@ -111,9 +111,9 @@ class PrivateDataset:
         With several processes the lead pays, before anybody samples; the others count
         the same charge in memory, so that all know where the run is.
         """
-        if isinstance(self._team, Alone):
+        if isinstance(self._team, SingleProcess):
             return self.accountant.charge(plan.mechanism, label=label)
-        self._team.agree("plan of a batch", repr(plan))
+        self._team.assert_same("plan of a batch", repr(plan))
         number = 0
 
         def lead_paid() -> bool:
@@ -123,12 +123,12 @@ class PrivateDataset:
             number = self.accountant.charge(plan.mechanism, label=label)
             return True
 
-        if not self._team.decided(lead_paid):
+        if not self._team.broadcast_bool(lead_paid):
             raise BudgetExceeded(
                 "The lead's accountant refuses the next batch; the run ends here. "
                 "Nothing was spent by this request."
             )
-        if not self._team.leads:
+        if not self._team.is_main:
             number = self.accountant.charge(plan.mechanism, label=label)
         return number
 
@@ -154,7 +154,7 @@ class PrivateDataset:
         index = None
         if rate < 1:
             bits = randomness.stream("sampling")
-            index = poisson_coins(self._length, rate, bits)
+            index = poisson_sample(self._length, rate, bits)
         X, y, blank = self._source.take(index)
         if isinstance(self._source, ArrayRows):
             norms = partial(self._source.norms, index, X)

@@ -33,9 +33,9 @@ from armijo.privacy.accountant import Accountant, LedgerFactory
 from armijo.privacy.budget import Budget, Computed, Neighboring
 from armijo.privacy.ledger import MemoryLedger
 from armijo.training.accounts import Accounting, accountant_for
-from armijo.training.checkpoint import Position, load_checkpoint, save_checkpoint
+from armijo.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from armijo.training.divergence import refuse_diverged
-from armijo.training.keyed_run import KeyedRun, ledger_path, released
+from armijo.training.replay import ReplayableRun, ledger_path, released
 
 Callback = Callable[[StepRecord], object]
 Watch = Callable[[int, torch.Tensor], object]
@@ -223,9 +223,9 @@ class _Progress:
     def __init__(self, settings: RunSettings, start: State, source: ArrayRows) -> None:
         self._settings = settings
         self.randomness = _randomness(settings.seed)
-        self._past: Position | None = None
-        self._last = Position(start, [], self.randomness.state_dict())
-        self._keyed = KeyedRun(settings.checkpoint, source, _public(settings))
+        self._past: Checkpoint | None = None
+        self._last = Checkpoint(start, [], self.randomness.state_dict())
+        self._keyed = ReplayableRun(settings.checkpoint, source, _public(settings))
         self._saved = time.monotonic()
 
     @property
@@ -281,7 +281,7 @@ class _Progress:
             streams = self.randomness.state_dict()
         # One assignment, so that an interrupt finds all of a step or nothing of it.
         records = [*self.records, record]
-        self._last = Position(state, records, streams, record.batch + 1)
+        self._last = Checkpoint(state, records, streams, record.batch + 1)
         if time.monotonic() - self._saved > _SAVE_EVERY:
             self.save()
 

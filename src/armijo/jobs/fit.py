@@ -35,7 +35,7 @@ from armijo.tables import (
     read_table,
     save_model,
 )
-from armijo.training.keyed_run import key_path
+from armijo.training.replay import key_path
 
 MODEL, LEDGER, CHECKPOINT = "model.json", "ledger.jsonl", "checkpoint.json"
 SCHEMA = "schema.toml"

@@ -19,7 +19,7 @@ from armijo.privacy.ledger import LedgerView
 from armijo.privacy.ledger_header import MAGIC
 from armijo.privacy.verify import Fault, Verification, verify_ledger
 from armijo.tables import LinearModel, load_model, load_schema
-from armijo.training.keyed_run import ledger_path, released
+from armijo.training.replay import ledger_path, released
 
 PARAMETERS = "parameters"
 _CLAIMS = (

@@ -133,7 +133,7 @@ class ArmijoSearch:
         """Return the public part of the query as a function of the step size."""
         energy = direction.squared_norm
         if self.subtract_noise:
-            energy = max(energy - direction.noise_energy, 0.0)
+            energy = max(energy - direction.noise_sq_norm, 0.0)
         scale = batch_size if self.armijo == "scaled" else 1.0
         drop = objective.penalty_drop(w, direction.vector)
         return lambda eta: batch_size * drop(eta) - self.slope * eta * scale * energy

@@ -59,11 +59,11 @@ FIRST_STEP = 8.0
 SMALLEST_STEP, LARGEST_STEP = FIRST_STEP / 8, FIRST_STEP * 4
 """Where the search stops."""
 
-READABLE = 8.0
+TARGET_SNR = 8.0
 """Standard deviations of noise that the count of all rows shall be, in the histogram
 of their norms."""
 
-MOST_FOR_NORM = 0.25
+MAX_NORM_SHARE = 0.25
 """The most that this histogram may take of what the other releases leave."""
 
 MOST_FEATURES = 1024
@@ -75,7 +75,7 @@ SCORE_NOISE = 16.0
 INTERCEPT_NOISE = 4.0
 """The same for the intercept."""
 
-INTERCEPT_CAUTION = 2.0
+INTERCEPT_DAMPING = 2.0
 """Damping of the intercept's step, in squares of the constant feature.
 
 A hinge whose features say little has all its kinks in one place, where full steps of
@@ -213,7 +213,7 @@ class AutoRules:
     @property
     def intercept_damping(self) -> float:
         """What is added to the squared constant feature for the intercept's step."""
-        caution = INTERCEPT_CAUTION * self.constant**2
+        caution = INTERCEPT_DAMPING * self.constant**2
         noise = self._held_back(INTERCEPT_NOISE / max(self.constant, 1e-12))
         return max(caution, noise)
 
@@ -423,9 +423,9 @@ class Auto(Method[AutoState]):
         """
         if self.feature_norm is not None:
             return 0.0
-        readable = (READABLE * noise / n_rows) ** 2
+        readable = (TARGET_SNR * noise / n_rows) ** 2
         rest = 1.0 - (self.center_share + self.moment_share + self.search_share)
-        return max(self.norm_share, min(readable, MOST_FOR_NORM * rest))
+        return max(self.norm_share, min(readable, MAX_NORM_SHARE * rest))
 
     def init(self, w: Tensor) -> AutoState:
         """Return the first state."""

@@ -220,8 +220,8 @@ class AutoNetwork(Method[SearchedState]):
         what could be told from that noise: ``||noise||^2`` of so many numbers of
         variance v has the deviation ``v sqrt(2 size)``.
         """
-        variance = direction.noise_energy / size
-        found = direction.squared_norm - direction.noise_energy
+        variance = direction.noise_sq_norm / size
+        found = direction.squared_norm - direction.noise_sq_norm
         share = 1 / self.memory
         signal = (1 - share) * state.signal + share * found
         square = max(signal, 0.0) + variance * math.sqrt(2 * size)

@@ -42,13 +42,13 @@ OCTAVES = 20
 _PER_OCTAVE = 2
 _MIDDLE = OCTAVES * _PER_OCTAVE
 _BINS = 2 * _MIDDLE + 1
-FAR_PENALTY = 0.5
+TAIL_PENALTY = 0.5
 """Standard deviations a norm must win by for each doubling away from root d."""
 
-SURE = 3.5
+MIN_SNR = 3.5
 """Standard deviations by which some count must stand out; else no scale is known."""
 
-RADIUS_ROOM = 2.0
+RADIUS_SLACK_SD = 2.0
 """Standard deviations of noise that are added to the squared radius."""
 
 GRID = 1 << 12
@@ -94,9 +94,9 @@ def chosen_norm(counts: FloatArray, noise: float, n_features: int) -> float:
     windows = counts[1:] + counts[:-1]
     ends = np.arange(1, _BINS) - _MIDDLE
     far = np.abs(ends) / _PER_OCTAVE
-    gains = windows - FAR_PENALTY * noise * far
+    gains = windows - TAIL_PENALTY * noise * far
     best = int(np.argmax(gains))
-    if gains[best] < SURE * noise:
+    if gains[best] < MIN_SNR * noise:
         return math.sqrt(n_features) * 2.0**OCTAVES
     return math.sqrt(n_features) * 2.0 ** (float(ends[best]) / _PER_OCTAVE)
 
@@ -139,11 +139,12 @@ def radius(mean_square: float, center: FloatArray, norm: float, noise: float) ->
     ``E |x - m|^2 = E |x|^2 - |m|^2`` for the mean m.  ``noise`` is the standard
     deviation of ``mean_square`` in units of ``norm`` squared and of each coordinate of
     the mean in units of ``norm``.  A frame that is too small is worse than one that is
-    too large, since rows are long in it: ``RADIUS_ROOM`` standard deviations are added.
+    too large, since rows are long in it: ``RADIUS_SLACK_SD`` standard deviations
+    are added.
     """
     length = float(center @ center)
     spread = noise * norm * math.sqrt(norm**2 + 4 * length)
-    square = mean_square - length + RADIUS_ROOM * spread
+    square = mean_square - length + RADIUS_SLACK_SD * spread
     return math.sqrt(min(max(square, 0.01 * norm**2), norm**2))
 
 

@@ -246,7 +246,7 @@ class Direction:
     """A released descent direction with its public noise energy E||noise||^2."""
 
     vector: Tensor
-    noise_energy: float = 0.0
+    noise_sq_norm: float = 0.0
 
     @cached_property
     def squared_norm(self) -> float:
@@ -270,7 +270,7 @@ def measure(
     vector = batch.noisy_vector(query, gradient) / batch_size
     vector += objective.penalty_gradient(w)
     energy = objective.size * (gradient.noise_scale / batch_size) ** 2
-    return Direction(vector=vector, noise_energy=energy)
+    return Direction(vector=vector, noise_sq_norm=energy)
 
 
 def averaged(
@@ -278,12 +278,12 @@ def averaged(
 ) -> Direction:
     """Average two measurements of one gradient, with the noise energy of the result."""
     share = 0.5
-    total = old.noise_energy + new.noise_energy
+    total = old.noise_sq_norm + new.noise_sq_norm
     if how == "weighted" and total > 0:
-        share = old.noise_energy / total  # inverse variance: the noisier counts less
-    energy = (1 - share) ** 2 * old.noise_energy + share**2 * new.noise_energy
+        share = old.noise_sq_norm / total  # inverse variance: the noisier counts less
+    energy = (1 - share) ** 2 * old.noise_sq_norm + share**2 * new.noise_sq_norm
     vector = (1 - share) * old.vector + share * new.vector
-    return Direction(vector=vector, noise_energy=energy)
+    return Direction(vector=vector, noise_sq_norm=energy)
 
 
 def tail_weight(update: int, decay: float = _DECAY) -> float:

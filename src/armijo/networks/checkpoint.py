@@ -22,7 +22,7 @@ from armijo.methods.base import S
 from armijo.training.checkpoint import FORMAT as LINEAR_FORMAT
 from armijo.training.checkpoint import (
     UNREADABLE,
-    Position,
+    Checkpoint,
     position_from,
     refuse_other_run,
     replace_file,
@@ -36,7 +36,7 @@ VERSION = 2
 
 
 def save_training(
-    path: str | os.PathLike[str], *, run: Mapping[str, Any], position: Position
+    path: str | os.PathLike[str], *, run: Mapping[str, Any], position: Checkpoint
 ) -> None:
     """Write a checkpoint whole or not at all."""
     document = {
@@ -54,7 +54,7 @@ def save_training(
 
 def load_training(
     path: str | os.PathLike[str] | IO[bytes], *, run: Mapping[str, Any], like: S
-) -> Position:
+) -> Checkpoint:
     """Read a checkpoint of the same run, whose states are ``like`` this one."""
     try:
         document = torch.load(path, map_location=like.w.device, weights_only=True)
@@ -105,7 +105,7 @@ def read_released(path: str | os.PathLike[str]) -> Released:
         raise _unreadable(path, error) from error
 
 
-def _position(document: Mapping[str, Any], like: S) -> Position:
+def _position(document: Mapping[str, Any], like: S) -> Checkpoint:
     """Rebuild where the training stood, refusing vectors of another length."""
     state = state_from_values(document["state"], like)
     for name, value in document["state"].items():

@@ -15,7 +15,7 @@ from armijo import _validate
 from armijo.methods.base import Method
 from armijo.objectives.ghost.params import flat_size
 from armijo.privacy.budget import Budget, Computed, Neighboring
-from armijo.training.keyed_run import ledger_path
+from armijo.training.replay import ledger_path
 
 EPOCHS = 10
 """Expected passes over the data when no number of steps is given."""

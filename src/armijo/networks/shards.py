@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from armijo.data.process_group import ProcessGroup, SingleProcess
 from armijo.data.sources import ExampleSource, TensorRows
-from armijo.data.team import Alone, Team
 from armijo.objectives.ghost.checks import as_tuple
 
 _BYTES = 16
@@ -28,12 +28,12 @@ SAMPLED = 64
 """So many examples of a map-style dataset are read; reading all may take hours."""
 
 
-def refuse_shards(team: Team, source: ExampleSource, dataset: Any) -> None:
+def refuse_shards(team: ProcessGroup, source: ExampleSource, dataset: Any) -> None:
     """Refuse no rows at all, and a shard that is also another process's."""
-    if isinstance(team, Alone):
+    if isinstance(team, SingleProcess):
         return
     key = team.bytes_from_lead(lambda: os.urandom(32))
-    own = team.attempt(lambda: shard_digest(source, dataset, key))
+    own = team.all_or_none(lambda: shard_digest(source, dataset, key))
     held = [digest for digest in _gathered(team, own) if any(digest)]
     if not held:
         raise ValueError("Expected at least one example, got none. Nothing was spent.")
@@ -107,7 +107,7 @@ def _added_up(rows: Iterator[bytes], key: bytes) -> bytes:
     return blake2b(text, key=key, digest_size=_BYTES, person=b"shard").digest()
 
 
-def _gathered(team: Team, own: bytes) -> list[bytes]:
+def _gathered(team: ProcessGroup, own: bytes) -> list[bytes]:
     """Return everybody's digest: each fills its own line of a sum over all."""
     lines = torch.zeros(team.size, _BYTES, dtype=torch.int64)
     lines[team.rank] = torch.tensor(list(own))

@@ -13,12 +13,18 @@ from torch import nn
 
 from armijo import _validate
 from armijo.data.private import PrivateDataset
+from armijo.data.process_group import ProcessGroup, SingleProcess, TorchProcessGroup
 from armijo.data.sources import ExampleSource
-from armijo.data.team import Alone, ProcessTeam, Team
 from armijo.errors import ArmijoError, BudgetExceeded, Diverged, LedgerError
 from armijo.methods.base import Method, StepRecord, minimize
 from armijo.networks.at_exit import closed_at_exit, may_compute
 from armijo.networks.checkpoint import save_training
+from armijo.networks.distributed import (
+    broadcast_init,
+    load_on_all_ranks,
+    rank_rng,
+    shared_accountant,
+)
 from armijo.networks.inputs import (
     check_source,
     computed_by,
@@ -36,12 +42,6 @@ from armijo.networks.settings import (
     default_steps,
 )
 from armijo.networks.shards import refuse_shards
-from armijo.networks.together import (
-    own_randomness,
-    share_start,
-    shared_accountant,
-    shared_past,
-)
 from armijo.noise import Seed, as_seed
 from armijo.objectives.ghost.checks import Loss
 from armijo.objectives.module import ModuleObjective
@@ -51,9 +51,9 @@ from armijo.privacy.ledger import MemoryLedger
 from armijo.privacy.statement import PrivacyStatement
 from armijo.registry import network_method, sizes_of
 from armijo.training.accounts import accountant_for
-from armijo.training.checkpoint import Position
+from armijo.training.checkpoint import Checkpoint
 from armijo.training.divergence import refuse_diverged
-from armijo.training.keyed_run import KeyedRun, released
+from armijo.training.replay import ReplayableRun, released
 
 Evaluate = Callable[[nn.Module], float]
 
@@ -128,15 +128,15 @@ class Trainer:
         budget = as_budget(budget, epsilon=epsilon, delta=delta)
         if n_rows is not None:
             n_rows = _validate.row_count(n_rows)
-        team: Team = ProcessTeam() if distributed else Alone()
+        team: ProcessGroup = TorchProcessGroup() if distributed else SingleProcess()
         if device is not None:
-            team.attempt(lambda: refuse_missing_device(device))
+            team.all_or_none(lambda: refuse_missing_device(device))
             model.to(device)
         promised = relation_of(relation, isolate=isolate, n_rows=n_rows)
         objective = ModuleObjective(model, loss, l2=l2, isolate=isolate)
         place = device or objective.device
-        source = team.attempt(lambda: source_of(dataset, place, example))
-        team.attempt(lambda: check_source(objective, source, distributed))
+        source = team.all_or_none(lambda: source_of(dataset, place, example))
+        team.all_or_none(lambda: check_source(objective, source, distributed))
         known = public_rows(n_rows, len(source), distributed)
         refuse_shards(team, source, dataset)
         own_rate, own_steps = sizes_of(method)
@@ -150,7 +150,7 @@ class Trainer:
             steps=default_steps(rate) if steps is None else steps,
             n_rows=known,
             relation=promised,
-            computed=team.attempt(lambda: computed_by(objective, source)),
+            computed=team.all_or_none(lambda: computed_by(objective, source)),
             options=dict(options or {}),
             l2=l2,
             seed=as_seed(seed),
@@ -167,7 +167,7 @@ class Trainer:
     def _open(self, source: ExampleSource, budget: Budget, *, resume: bool) -> None:
         """Build method, accountant and gate, at the start or at the checkpoint."""
         objective, settings, team = self._objective, self._settings, self._team
-        share_start(team, objective.module, settings, budget, resume=resume)
+        broadcast_init(team, objective.module, settings, budget, resume=resume)
         self._run_id = settings.fingerprint(budget, objective.module)
         self.method = network_method(
             settings.method,
@@ -176,10 +176,10 @@ class Trainer:
             steps=settings.steps,
             options=settings.options,
         )
-        self._randomness = own_randomness(team, settings.seed)
+        self._randomness = rank_rng(team, settings.seed)
         start = self.method.init(objective.start())
         past = self._past(start) if resume else None
-        last = past or Position(start, [], {})
+        last = past or Checkpoint(start, [], {})
         self._state, self.records = last.state, last.records
         self.evaluations = list(last.evaluations)
         self._streams = self._randomness.state_dict()
@@ -201,22 +201,22 @@ class Trainer:
             self.accountant.ledger.close()
             raise
 
-    def _keyed_run(self, source: ExampleSource) -> KeyedRun:
+    def _keyed_run(self, source: ExampleSource) -> ReplayableRun:
         """Return the key's keeper; steps are redone on one processor only.
 
         Sums on a GPU, or over processes that died, need not repeat to the last bit.
         """
         own, objective = self._settings, self._objective
-        alone = isinstance(self._team, Alone) and objective.device.type == "cpu"
+        alone = isinstance(self._team, SingleProcess) and objective.device.type == "cpu"
         described = (self._run_id, own.seed)
-        return KeyedRun(
+        return ReplayableRun(
             own.checkpoint if alone else None,
             source,
             (described, code_of(objective.module, objective.loss)),
         )
 
     def _accountant(
-        self, budget: Budget, start: Any, past: Position | None
+        self, budget: Budget, start: Any, past: Checkpoint | None
     ) -> Accountant:
         """Return the accountant of a run from ``start``; the lead writes a ledger."""
         own = self._settings
@@ -274,7 +274,7 @@ class Trainer:
 
     def run(self, *, progress: bool = False) -> Self:
         """Make all steps that are left, with a progress bar if asked for."""
-        done, visible = len(self.records), progress and self._team.leads
+        done, visible = len(self.records), progress and self._team.is_main
         for _ in shown(self, self._settings.steps, done=done, visible=visible):
             pass
         return self
@@ -317,9 +317,9 @@ class Trainer:
         if path is None or self._abandoned:
             return
         # The streams of several processes go on from the same step or not at all.
-        if self._interrupted and seeded and not isinstance(self._team, Alone):
+        if self._interrupted and seeded and not isinstance(self._team, SingleProcess):
             return
-        position = Position(
+        position = Checkpoint(
             state=self._state,
             records=[one for one in self.records if one.batch < self._charges],
             randomness=self._streams,
@@ -335,25 +335,25 @@ class Trainer:
         if path is not None:
             path.unlink(missing_ok=True)
 
-    def _past(self, start: Any) -> Position:
+    def _past(self, start: Any) -> Checkpoint:
         """Read the checkpoint to go on from."""
         path = self._checkpoint_path()
         if path is None:
             raise ValueError("Expected a checkpoint to resume from, got None.")
-        past = shared_past(
+        past = load_on_all_ranks(
             self._team,
             path,
             run=self._run_id,
             like=start,
             seeded=self._settings.seed is not None,
         )
-        self._team.attempt(lambda: self._take_up(past, path))
+        self._team.all_or_none(lambda: self._take_up(past, path))
         return past
 
-    def _take_up(self, past: Position, path: Path) -> None:
+    def _take_up(self, past: Checkpoint, path: Path) -> None:
         """Refuse to resume without the ledger; go on in the streams of the past."""
         ledger = self._settings.ledger_path
-        if self._team.leads and ledger is not None and not ledger.exists():
+        if self._team.is_main and ledger is not None and not ledger.exists():
             raise LedgerError(
                 f"Asked to resume, but the ledger {ledger} is not there; without it "
                 "what was spent is not known. Bring it back; nothing was spent now."

@@ -41,7 +41,7 @@ from armijo.noise.keyed import KeyedRandomness
 from armijo.noise.rejection import (
     MAX_SCALE,
     exponential_choice,
-    poisson_coins,
+    poisson_sample,
     rounded_laplace,
 )
 
@@ -57,7 +57,7 @@ __all__ = [
     "as_seed",
     "each_gaussian",
     "exponential_choice",
-    "poisson_coins",
+    "poisson_sample",
     "rounded_gaussian",
     "rounded_laplace",
 ]

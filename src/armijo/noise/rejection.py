@@ -167,7 +167,7 @@ def _checked_gaps(gaps: Sequence[int]) -> list[int]:
     return [int(gap) for gap in gaps]
 
 
-def poisson_coins(n: int, rate: float, bits: BitSource) -> NDArray[np.int64]:
+def poisson_sample(n: int, rate: float, bits: BitSource) -> NDArray[np.int64]:
     """Return which of ``n`` rows enter a batch, each with chance exactly ``rate``.
 
     A float is a dyadic rational, so ``U < rate`` is decided by finitely many bits: 16
@@ -190,7 +190,7 @@ def poisson_coins(n: int, rate: float, bits: BitSource) -> NDArray[np.int64]:
     Examples
     --------
     >>> from armijo.noise import SeededBits
-    >>> poisson_coins(4, 1.0, SeededBits(0))
+    >>> poisson_sample(4, 1.0, SeededBits(0))
     array([0, 1, 2, 3])
     """
     _validate.at_least(0, n=n)

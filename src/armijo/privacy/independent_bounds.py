@@ -266,7 +266,7 @@ _CURVES: dict[str, Callable[[Described, Array], Array]] = {
     "Composed": _composed,
     "Gaussian": _gaussian,
     "KiferObjective": _unbounded,
-    "NoisyMax": _exponential,
+    "ExponentialMechanism": _exponential,
     "NonPrivate": _unbounded,
     "ObjectivePerturbation": _objective,
     "OnlySelection": _exponential,

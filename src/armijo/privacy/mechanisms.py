@@ -228,7 +228,7 @@ class PureDP(Mechanism):
 
 
 @dataclass(frozen=True)
-class NoisyMax(Mechanism):
+class ExponentialMechanism(Mechanism):
     """Exponential mechanism: pick j with weight ``exp(epsilon u_j / (2 sensitivity))``.
 
     Report-noisy-max with Gumbel noise is the same law.  It has ``epsilon``-bounded

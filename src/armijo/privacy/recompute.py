@@ -29,8 +29,8 @@ from armijo.privacy.independent_bounds import (
 )
 from armijo.privacy.mechanisms import (
     Composed,
+    ExponentialMechanism,
     Gaussian,
-    NoisyMax,
     PureDP,
     Repeated,
 )
@@ -53,7 +53,7 @@ _MECHANISMS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         *(AboveThreshold, ApproximateMinima, ChaudhuriObjective, Composed, Gaussian),
-        *(KiferObjective, NoisyMax, NonPrivate, ObjectivePerturbation),
+        *(KiferObjective, ExponentialMechanism, NonPrivate, ObjectivePerturbation),
         *(PermutedMixture, PureDP, RepeatAndSelect, Repeated, Subsampled),
         WithOutputNoise,
     )

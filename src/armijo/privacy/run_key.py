@@ -22,16 +22,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from armijo.errors import ArmijoError, LedgerError, PaidAgainWarning
+from armijo.errors import ArmijoError, LedgerError, RechargeWarning
 from armijo.noise.keyed import KEY_BYTES, KeyedRandomness, fresh_key
 from armijo.privacy.ledger import Ledger
 from armijo.privacy.ledger_files import sync_folder, write
 
 FORMAT, VERSION = "armijo-run-key", 1
 Digest = hashlib.blake2b
-Feed = Callable[[Digest], None]
+DigestInput = Callable[[Digest], None]
 """Puts a value into a digest."""
-Facts = Mapping[str, Feed]
+Fingerprint = Mapping[str, DigestInput]
 """What a key is made for, by the name that messages give it."""
 
 _TAG_BYTES = 16
@@ -50,7 +50,7 @@ class RunKey:
         self._results: dict[int, str] = {}
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], facts: Facts) -> "RunKey":
+    def create(cls, path: str | os.PathLike[str], facts: Fingerprint) -> "RunKey":
         """Draw a key and write it; one that lies there is destroyed first."""
         place = os.path.abspath(path)
         destroy_key(place)
@@ -103,7 +103,7 @@ class RunKey:
         """The streams of the charges."""
         return KeyedRandomness(self._secret)
 
-    def tag(self, purpose: str, feed: Feed) -> str:
+    def tag(self, purpose: str, feed: DigestInput) -> str:
         """Return the tag of a value, which only this key can compute."""
         digest = hashlib.blake2b(
             key=self._secret, digest_size=_TAG_BYTES, person=b"armijo tag"
@@ -112,7 +112,7 @@ class RunKey:
         feed(digest)
         return digest.hexdigest()
 
-    def changed(self, facts: Facts) -> list[str]:
+    def changed(self, facts: Fingerprint) -> list[str]:
         """Name the facts that are not those the key was made for."""
         names = [*facts, *(name for name in self._made_for if name not in facts)]
         return [
@@ -122,7 +122,7 @@ class RunKey:
             or self.tag(name, facts[name]) != self._made_for.get(name)
         ]
 
-    def settle(self, charge: int, result: Feed) -> None:
+    def settle(self, charge: int, result: DigestInput) -> None:
         """Put the result of a step on record before anybody sees it.
 
         Raises
@@ -188,16 +188,19 @@ def _failure(action: str, path: str, error: OSError, end: str) -> ArmijoError:
     return ArmijoError(f"Cannot {action} the run key {path}: {reason}. {end}")
 
 
-class Past(NamedTuple):
+class CheckpointRef(NamedTuple):
     """Where a checkpoint stands: how many charges were made, and its tag."""
 
     charges: int
     tag: str
-    content: Feed
+    content: DigestInput
 
 
-def take_up_key(
-    path: str | os.PathLike[str], ledger: Ledger, facts: Facts, past: Past | None
+def resume_key(
+    path: str | os.PathLike[str],
+    ledger: Ledger,
+    facts: Fingerprint,
+    past: CheckpointRef | None,
 ) -> RunKey:
     """Return the key for the charges to come; the ledger is ready for them.
 
@@ -215,7 +218,7 @@ def take_up_key(
             warnings.warn(
                 f"The charges after the checkpoint ({lost}) are lost, and their steps "
                 f"are charged again with fresh noise: {reason}.",
-                PaidAgainWarning,
+                RechargeWarning,
                 stacklevel=2,
             )
     fresh = RunKey.create(path, facts)
@@ -223,7 +226,9 @@ def take_up_key(
     return fresh
 
 
-def _unfit(key: RunKey | None, ledger: Ledger, facts: Facts, past: Past) -> str | None:
+def _unfit(
+    key: RunKey | None, ledger: Ledger, facts: Fingerprint, past: CheckpointRef
+) -> str | None:
     """Rewind the ledger to the checkpoint, or say why steps cannot be redone."""
     if key is None:
         return "the run key is missing or damaged"

@@ -4,7 +4,7 @@
 A checkpoint holds released values only (and, for a seeded run, its generators).  It is
 replaced atomically, so that there is always a whole one.  The ledger may be ahead of
 it by the batches that were paid after it was written; a resumed run opens those again
-(:mod:`armijo.training.keyed_run` says what they cost).
+(:mod:`armijo.training.replay` says what they cost).
 """
 
 import json
@@ -32,7 +32,7 @@ UNREADABLE = (
 """What damaged values raise where they are used."""
 
 
-class Position(NamedTuple):
+class Checkpoint(NamedTuple):
     """Where a run stands after a step: released values and its own streams.
 
     Attributes
@@ -108,7 +108,7 @@ def state_to_values(state: State) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Take a direction apart."""
     if isinstance(value, Direction):
-        return {"direction": value.vector, "noise_energy": value.noise_energy}
+        return {"direction": value.vector, "noise_sq_norm": value.noise_sq_norm}
     return value
 
 
@@ -125,10 +125,10 @@ def state_from_values(values: Mapping[str, Any], like: S) -> S:
 def _built(value: Any) -> Any:
     """Rebuild one field, refusing numbers that are none."""
     if isinstance(value, dict):
-        if set(value) != {"direction", "noise_energy"}:
+        if set(value) != {"direction", "noise_sq_norm"}:
             raise ValueError(f"a field holds {sorted(value)}")
-        vector, energy = value["direction"], float(value["noise_energy"])
-        return Direction(vector=_built(vector), noise_energy=energy)
+        vector, energy = value["direction"], float(value["noise_sq_norm"])
+        return Direction(vector=_built(vector), noise_sq_norm=energy)
     if isinstance(value, tuple):
         return tuple(map(_built, value))
     if isinstance(value, Tensor):
@@ -138,9 +138,9 @@ def _built(value: Any) -> Any:
     return value
 
 
-def position_from(document: Mapping[str, Any], state: Any) -> Position:
+def position_from(document: Mapping[str, Any], state: Any) -> Checkpoint:
     """Rebuild all but the state from plain values, refusing any other ones."""
-    position = Position(
+    position = Checkpoint(
         state,
         [_record(values) for values in document["records"]],
         dict(document["randomness"]),
@@ -196,7 +196,7 @@ def _vector(values: Any) -> Tensor:
 
 
 def save_checkpoint(
-    path: str | os.PathLike[str], *, run: Mapping[str, Any], position: Position
+    path: str | os.PathLike[str], *, run: Mapping[str, Any], position: Checkpoint
 ) -> None:
     """Write a checkpoint whole or not at all."""
     document = {
@@ -236,7 +236,7 @@ def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
 
 def load_checkpoint(
     path: str | os.PathLike[str], *, run: Mapping[str, Any], like: State
-) -> Position:
+) -> Checkpoint:
     """Read a checkpoint of the same run, whose states are ``like`` this one."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))

@@ -15,14 +15,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from armijo.data.identity import absorb, absorb_machine
+from armijo.data.identity import update_digest, update_with_machine
 from armijo.data.sources import RowSource
 from armijo.errors import LedgerError
 from armijo.methods.base import State, StepRecord
 from armijo.noise import Randomness
 from armijo.privacy.ledger import Ledger, MemoryLedger
-from armijo.privacy.run_key import Digest, Facts, Past, RunKey, take_up_key
-from armijo.training.checkpoint import Position
+from armijo.privacy.run_key import (
+    CheckpointRef,
+    Digest,
+    Fingerprint,
+    RunKey,
+    resume_key,
+)
+from armijo.training.checkpoint import Checkpoint
 
 
 def key_path(checkpoint: str | os.PathLike[str]) -> Path:
@@ -56,7 +62,7 @@ def released(w: Tensor) -> dict[str, str]:
     return {"parameters": sha256(held.tobytes()).hexdigest()}
 
 
-class KeyedRun:
+class ReplayableRun:
     """The key of a run, or none where steps cannot be redone bit for bit.
 
     Parameters
@@ -85,7 +91,7 @@ class KeyedRun:
         self,
         path: str | os.PathLike[str] | None,
         header: Mapping[str, object],
-        past: Position | None,
+        past: Checkpoint | None,
     ) -> MemoryLedger:
         """Open a ledger and make it ready for the charges after a checkpoint."""
         ledger = MemoryLedger() if path is None else Ledger.open(path, header=header)
@@ -100,27 +106,29 @@ class KeyedRun:
             raise
         return ledger
 
-    def _take_up(self, ledger: Ledger, past: Position | None) -> None:
+    def _take_up(self, ledger: Ledger, past: Checkpoint | None) -> None:
         """Go on with the key of the run, or draw one."""
         parts = self._source.parts()
         if self._path is None or parts is None:
             return
-        facts: Facts = {
-            "the rows": partial(absorb, value=parts),
-            "the settings": partial(absorb, value=self._settings),
-            "libraries, threads or machine": absorb_machine,
+        facts: Fingerprint = {
+            "the rows": partial(update_digest, value=parts),
+            "the settings": partial(update_digest, value=self._settings),
+            "libraries, threads or machine": update_with_machine,
         }
         before = None
         if past is not None:
-            before = Past(past.charges, past.tag, partial(_put_position, past=past))
-        self._key = take_up_key(self._path, ledger, facts, before)
+            before = CheckpointRef(
+                past.charges, past.tag, partial(_put_position, past=past)
+            )
+        self._key = resume_key(self._path, ledger, facts, before)
 
     @property
     def randomness(self) -> Randomness:
         """The streams of the key, or the system's where there is none."""
         return Randomness() if self._key is None else self._key.randomness
 
-    def signed(self, position: Position) -> Position:
+    def signed(self, position: Checkpoint) -> Checkpoint:
         """Return what a checkpoint holds, with the ledger's name and the key's tag."""
         position = position._replace(ledger=self._ledger)
         if self._key is None:
@@ -131,7 +139,7 @@ class KeyedRun:
     def settle(self, state: State, record: StepRecord) -> None:
         """Put a step's result on record; to be called before anybody sees it."""
         if self._key is not None:
-            result = partial(absorb, value=(state, record))
+            result = partial(update_digest, value=(state, record))
             self._key.settle(record.batch, result)
 
     def end(self) -> None:
@@ -141,12 +149,12 @@ class KeyedRun:
             self._key = None
 
 
-def _put_position(digest: Digest, past: Position) -> None:
+def _put_position(digest: Digest, past: Checkpoint) -> None:
     """Put in what the next steps depend on."""
-    absorb(digest, (past.charges, past.state, past.records))
+    update_digest(digest, (past.charges, past.state, past.records))
 
 
-def _refuse_other_ledger(ledger: MemoryLedger, past: Position) -> None:
+def _refuse_other_ledger(ledger: MemoryLedger, past: Checkpoint) -> None:
     """Refuse another ledger than the checkpoint's, and an old copy of it."""
     name = ledger.header["run"] if isinstance(ledger, Ledger) else None
     if name is not None and past.ledger not in (None, name):

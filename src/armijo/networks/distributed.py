@@ -15,38 +15,43 @@ from typing import Any
 import torch
 from torch import nn
 
-from armijo.data.team import Alone, Team
+from armijo.data.process_group import ProcessGroup, SingleProcess
 from armijo.methods.base import S
 from armijo.networks.checkpoint import load_training
 from armijo.noise import Randomness
 from armijo.privacy.accountant import Accountant, LedgerFactory
 from armijo.privacy.budget import Budget
 from armijo.privacy.ledger import Charge, MemoryLedger
-from armijo.training.checkpoint import Position
+from armijo.training.checkpoint import Checkpoint
 
 
-def share_start(
-    team: Team, module: nn.Module, settings: Any, budget: Budget, *, resume: bool
+def broadcast_init(
+    team: ProcessGroup,
+    module: nn.Module,
+    settings: Any,
+    budget: Budget,
+    *,
+    resume: bool,
 ) -> None:
     """Give everybody the lead's parameters and buffers, frozen ones included.
 
     Settings that differ between processes are refused by name; paths may differ.
     """
-    if isinstance(team, Alone):
+    if isinstance(team, SingleProcess):
         return
     common = {**vars(settings), "budget": budget, "resume": resume}
     for name, value in common.items():
         path = name in ("ledger", "checkpoint")
-        team.agree(name, repr(value is not None if path else value))
+        team.assert_same(name, repr(value is not None if path else value))
     held = [*module.named_parameters(), *module.named_buffers()]
     shapes = [(name, tuple(one.shape), str(one.dtype)) for name, one in held]
-    team.agree("module", repr(shapes))
+    team.assert_same("module", repr(shapes))
     with torch.no_grad():
         for _, one in held:
-            one.copy_(team.from_lead(one.detach, one))
+            one.copy_(team.broadcast(one.detach, one))
 
 
-def own_randomness(team: Team, seed: int | None) -> Randomness:
+def rank_rng(team: ProcessGroup, seed: int | None) -> Randomness:
     """Return the system's generator, or a seeded one that differs between processes.
 
     The lead's is that of a run in one process with the same seed.
@@ -57,14 +62,14 @@ def own_randomness(team: Team, seed: int | None) -> Randomness:
 
 
 def shared_accountant(
-    team: Team,
+    team: ProcessGroup,
     build: Callable[[LedgerFactory | None], Accountant],
     ledger: LedgerFactory | None,
 ) -> Accountant:
     """Open the lead's ledger; the others go on from its charges and write no file."""
-    if isinstance(team, Alone):
+    if isinstance(team, SingleProcess):
         return build(ledger)
-    own = team.attempt(lambda: build(ledger) if team.leads else None)
+    own = team.all_or_none(lambda: build(ledger) if team.is_main else None)
     sent = team.bytes_from_lead(lambda: b"" if own is None else _written(own))
     return own or build(lambda header: _copied(sent))
 
@@ -85,23 +90,23 @@ def _copied(sent: bytes) -> MemoryLedger:
     return ledger
 
 
-def shared_past(
-    team: Team, path: Path, *, run: Mapping[str, Any], like: S, seeded: bool
-) -> Position:
+def load_on_all_ranks(
+    team: ProcessGroup, path: Path, *, run: Mapping[str, Any], like: S, seeded: bool
+) -> Checkpoint:
     """Resume everybody from the lead's checkpoint.
 
     Only a seeded run needs a file from each of them, for its streams; those must be of
     the same step.
     """
-    if isinstance(team, Alone):
+    if isinstance(team, SingleProcess):
         return load_training(path, run=run, like=like)
-    needed = team.leads or seeded
-    own = team.attempt(
+    needed = team.is_main or seeded
+    own = team.all_or_none(
         lambda: load_training(path, run=run, like=like) if needed else None
     )
     sent = team.bytes_from_lead(path.read_bytes)
     found = load_training(BytesIO(sent), run=run, like=like)
     if own is None or not seeded:
         return found
-    team.agree("number of steps in the checkpoint", str(len(own.records)))
+    team.assert_same("number of steps in the checkpoint", str(len(own.records)))
     return found._replace(randomness=own.randomness)

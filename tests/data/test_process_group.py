@@ -8,7 +8,12 @@ import pytest
 import torch
 
 from armijo.data.private import BatchPlan, PrivateDataset
-from armijo.data.team import Alone, ProcessTeam, number_total, vector_total
+from armijo.data.process_group import (
+    SingleProcess,
+    TorchProcessGroup,
+    number_total,
+    vector_total,
+)
 from armijo.errors import ArmijoError
 from armijo.privacy.filter import PrivacyFilter
 from armijo.privacy.mechanisms import Mechanism
@@ -27,8 +32,8 @@ from tests.data.gate_doubles import (
 
 
 def test_alone_leads_and_totals_are_its_own():
-    team, vector = Alone(), torch.tensor([1.0, -2.0])
-    assert team.leads and team.rank == 0
+    team, vector = SingleProcess(), torch.tensor([1.0, -2.0])
+    assert team.is_main and team.rank == 0
     assert team.total(vector) is vector
     assert number_total(team, 3) == 3
     integers = np.array([1, 2])
@@ -36,15 +41,15 @@ def test_alone_leads_and_totals_are_its_own():
 
 
 def test_alone_makes_and_decides_once():
-    team, calls = Alone(), []
+    team, calls = SingleProcess(), []
 
     def make():
         calls.append("make")
         return torch.ones(2)
 
-    assert team.from_lead(make, torch.zeros(2)).tolist() == [1.0, 1.0]
-    assert team.decided(lambda: calls.append("decide") is None) is True
-    assert team.decided(lambda: False) is False
+    assert team.broadcast(make, torch.zeros(2)).tolist() == [1.0, 1.0]
+    assert team.broadcast_bool(lambda: calls.append("decide") is None) is True
+    assert team.broadcast_bool(lambda: False) is False
     assert calls == ["make", "decide"]
 
 
@@ -52,22 +57,22 @@ def test_what_fails_alone_is_raised_as_it_is():
     def fails():
         raise KeyError("own error")
 
-    for ask in (Alone().decided, Alone().attempt):
+    for ask in (SingleProcess().broadcast_bool, SingleProcess().all_or_none):
         with pytest.raises(KeyError, match="own error"):
             ask(fails)
-    assert Alone().attempt(lambda: 7) == 7
+    assert SingleProcess().all_or_none(lambda: 7) == 7
 
 
 def test_several_processes_must_be_initialized():
     with pytest.raises(ArmijoError, match=r"torchrun.*init_process_group"):
-        ProcessTeam()
+        TorchProcessGroup()
 
 
 class Several:
     """Not alone to the gate, though nobody else is there."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(Alone(), name)
+        return getattr(SingleProcess(), name)
 
 
 def shared(events: list[str]) -> PrivateDataset:

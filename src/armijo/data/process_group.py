@@ -20,7 +20,7 @@ from armijo.errors import ArmijoError
 Result = TypeVar("Result")
 
 
-class Team(Protocol):
+class ProcessGroup(Protocol):
     """What the gate asks of the processes of a run."""
 
     @property
@@ -34,7 +34,7 @@ class Team(Protocol):
         ...
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this process draws noise and writes the ledger."""
         ...
 
@@ -42,7 +42,7 @@ class Team(Protocol):
         """Return the sum of everybody's vector."""
         ...
 
-    def from_lead(self, make: Callable[[], Tensor], like: Tensor) -> Tensor:
+    def broadcast(self, make: Callable[[], Tensor], like: Tensor) -> Tensor:
         """Return what the lead makes; the others pass something of its shape."""
         ...
 
@@ -50,31 +50,31 @@ class Team(Protocol):
         """Return the bytes that the lead makes, of any number."""
         ...
 
-    def decided(self, decide: Callable[[], bool]) -> bool:
+    def broadcast_bool(self, decide: Callable[[], bool]) -> bool:
         """Return the lead's decision."""
         ...
 
-    def agree(self, what: str, value: str) -> None:
+    def assert_same(self, what: str, value: str) -> None:
         """Refuse, in all processes, a public value that differs between them."""
         ...
 
-    def attempt(self, do: Callable[[], Result]) -> Result:
+    def all_or_none(self, do: Callable[[], Result]) -> Result:
         """Do what concerns this process alone; if one fails, all of them do."""
         ...
 
 
-class Alone:
+class SingleProcess:
     """A run in one process."""
 
     rank = 0
     size = 1
-    leads = True
+    is_main = True
 
     def total(self, vector: Tensor) -> Tensor:
         """Return the vector."""
         return vector
 
-    def from_lead(self, make: Callable[[], Tensor], like: Tensor) -> Tensor:
+    def broadcast(self, make: Callable[[], Tensor], like: Tensor) -> Tensor:
         """Make it."""
         return make()
 
@@ -82,19 +82,19 @@ class Alone:
         """Make them."""
         return make()
 
-    def decided(self, decide: Callable[[], bool]) -> bool:
+    def broadcast_bool(self, decide: Callable[[], bool]) -> bool:
         """Decide."""
         return decide()
 
-    def agree(self, what: str, value: str) -> None:
+    def assert_same(self, what: str, value: str) -> None:
         """Agree with oneself."""
 
-    def attempt(self, do: Callable[[], Result]) -> Result:
+    def all_or_none(self, do: Callable[[], Result]) -> Result:
         """Do it."""
         return do()
 
 
-class ProcessTeam:
+class TorchProcessGroup:
     """The processes of ``torch.distributed``, which must be initialized."""
 
     def __init__(self) -> None:
@@ -111,8 +111,8 @@ class ProcessTeam:
         self._only_cuda = dist.get_backend() == "nccl"
 
     @property
-    def leads(self) -> bool:
-        """Rank zero leads."""
+    def is_main(self) -> bool:
+        """Rank zero is_main."""
         return bool(self.rank == 0)
 
     def total(self, vector: Tensor) -> Tensor:
@@ -120,24 +120,24 @@ class ProcessTeam:
         summed = vector.clone(memory_format=torch.contiguous_format)
         return self._together(self._dist.all_reduce, summed)
 
-    def from_lead(self, make: Callable[[], Tensor], like: Tensor) -> Tensor:
+    def broadcast(self, make: Callable[[], Tensor], like: Tensor) -> Tensor:
         """Send the lead's vector to everybody."""
-        vector = make() if self.leads else torch.empty_like(like)
+        vector = make() if self.is_main else torch.empty_like(like)
         return self._together(self._dist.broadcast, vector.contiguous(), src=0)
 
     def bytes_from_lead(self, make: Callable[[], bytes]) -> bytes:
         """Send their number, then the bytes."""
-        held = np.frombuffer(make() if self.leads else b"", dtype=np.uint8)
+        held = np.frombuffer(make() if self.is_main else b"", dtype=np.uint8)
         found = torch.tensor([held.size])
-        size = int(self.from_lead(lambda: found, found).item())
+        size = int(self.broadcast(lambda: found, found).item())
         like = torch.empty(size, dtype=torch.uint8)
-        return bytes(self.from_lead(lambda: torch.tensor(held), like).numpy())
+        return bytes(self.broadcast(lambda: torch.tensor(held), like).numpy())
 
-    def decided(self, decide: Callable[[], bool]) -> bool:
+    def broadcast_bool(self, decide: Callable[[], bool]) -> bool:
         """Send the lead's decision to everybody, also that it failed to decide."""
         answer = torch.full((1,), -1, dtype=torch.int64)
         try:
-            if self.leads:
+            if self.is_main:
                 answer[0] = int(decide())
         finally:
             answer = self._together(self._dist.broadcast, answer, src=0)
@@ -148,7 +148,7 @@ class ProcessTeam:
             )
         return bool(answer.item())
 
-    def agree(self, what: str, value: str) -> None:
+    def assert_same(self, what: str, value: str) -> None:
         """Compare digests; everybody learns of a difference at the same time."""
         digest = int.from_bytes(sha256(value.encode()).digest()[:7], "big")
         ends = torch.tensor([digest, -digest])
@@ -161,7 +161,7 @@ class ProcessTeam:
                 "Nothing was spent by this request."
             )
 
-    def attempt(self, do: Callable[[], Result]) -> Result:
+    def all_or_none(self, do: Callable[[], Result]) -> Result:
         """Do it, then ask who failed, so that nobody waits for a process that did."""
         failed = torch.zeros(self.size, dtype=torch.int64)
         try:
@@ -195,15 +195,15 @@ class ProcessTeam:
         return travels.to(vector.device)
 
 
-def number_total(team: Team, number: int) -> int:
+def number_total(team: ProcessGroup, number: int) -> int:
     """Return the sum of everybody's integer."""
-    if isinstance(team, Alone):
+    if isinstance(team, SingleProcess):
         return number
     return int(team.total(torch.tensor([number], dtype=torch.int64))[0])
 
 
-def vector_total(team: Team, vector: NDArray[np.int64]) -> NDArray[np.int64]:
+def vector_total(team: ProcessGroup, vector: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the sum of everybody's integers."""
-    if isinstance(team, Alone):
+    if isinstance(team, SingleProcess):
         return vector
     return team.total(torch.from_numpy(vector)).numpy()
