@@ -26,6 +26,9 @@ from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
 from armijo import networks
+from armijo.accounting.budget import Budget
+from armijo.accounting.filter import PrivacyFilter
+from armijo.accounting.mechanisms import Gaussian
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.sources import TensorRows
 from armijo.methods.base import StepRecord, minimize
@@ -42,9 +45,6 @@ from armijo.objectives.ghost.grads import OuterProduct, PerExampleGrad
 from armijo.objectives.ghost.params import views
 from armijo.objectives.ghost.strategy import strategy_for
 from armijo.objectives.module import ModuleObjective
-from armijo.privacy.budget import Budget
-from armijo.privacy.filter import PrivacyFilter
-from armijo.privacy.mechanisms import Gaussian
 from armijo.registry import network_method
 from benchmarks import Row, at_most, times_faster, under
 from benchmarks._network_peers import (

@@ -13,14 +13,14 @@ import dp_accounting as dpa
 import torch
 from dp_accounting.pld import PLDAccountant
 
+from armijo.accounting.above_threshold import AboveThreshold
+from armijo.accounting.budget import Budget
+from armijo.accounting.calibration import noise_multiplier_for
+from armijo.accounting.filter import PrivacyFilter
+from armijo.accounting.mechanisms import Gaussian, knots
+from armijo.accounting.subsampling import log_binomial_weights
 from armijo.data.private import BatchPlan
 from armijo.noise import SystemBits, each_gaussian
-from armijo.privacy.above_threshold import AboveThreshold
-from armijo.privacy.budget import Budget
-from armijo.privacy.calibration import noise_multiplier_for
-from armijo.privacy.filter import PrivacyFilter
-from armijo.privacy.mechanisms import Gaussian, knots
-from armijo.privacy.subsampling import log_binomial_weights
 from benchmarks import Row, times_faster, under
 from benchmarks._timing import in_turns, median_seconds
 

@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from armijo.accounting.budget import Budget
+from armijo.accounting.filter import PrivacyFilter
 from armijo.data.private import PrivateDataset
 from armijo.methods import BLSGD
 from armijo.methods.armijo_search import ArmijoSearch
 from armijo.objectives import LinearObjective
-from armijo.privacy.budget import Budget
-from armijo.privacy.filter import PrivacyFilter
 from benchmarks import Row, at_most, times_faster, under
 from benchmarks._timing import clock, in_turns
 

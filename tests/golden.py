@@ -23,8 +23,8 @@ import numpy as np
 import scipy
 import torch
 
+from armijo.accounting.ledger import read_ledger
 from armijo.estimators.solve import solve
-from armijo.privacy.ledger import read_ledger
 from armijo.registry import NETWORK_METHODS
 from tests.methods.test_contract import BUDGET, NAMES, ROWS, options_of, rows_of
 from tests.networks.network_doubles import flat, network, prepared

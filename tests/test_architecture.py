@@ -89,9 +89,9 @@ def test_import_contracts_are_kept():
 @pytest.mark.parametrize(
     ("module", "line", "broken"),
     [
-        ("privacy/__init__.py", "import torch", "Accounting"),
-        ("privacy/__init__.py", "import pandas.core", "Accounting"),
-        ("privacy/__init__.py", "import armijo.data", "Upper layers"),
+        ("accounting/__init__.py", "import torch", "Accounting"),
+        ("accounting/__init__.py", "import pandas.core", "Accounting"),
+        ("accounting/__init__.py", "import armijo.data", "Upper layers"),
         ("errors.py", "import armijo._validate", "Upper layers"),
         ("undeclared.py", "", "Upper layers"),
     ],

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import armijo
-import armijo.privacy
+import armijo.accounting
 
 ROOT = Path(__file__).parents[1]
 PROMISED = {
@@ -73,8 +73,8 @@ def test_the_stub_is_part_of_the_package():
 
 
 def test_accounting_does_without_tensors_and_tables():
-    found = pkgutil.iter_modules(armijo.privacy.__path__, "armijo.privacy.")
-    names = ["armijo.privacy", *(module.name for module in found)]
+    found = pkgutil.iter_modules(armijo.accounting.__path__, "armijo.accounting.")
+    names = ["armijo.accounting", *(module.name for module in found)]
     code = f"import {', '.join(names)}; armijo.Budget; armijo.PrivacyFilter"
     assert not modules_after(code) & {"torch", "pandas", "sklearn"}
 

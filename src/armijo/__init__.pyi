@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
+from . import accounting as accounting
 from . import audit as audit
 from . import baselines as baselines
 from . import errors as errors
 from . import estimators as estimators
 from . import methods as methods
 from . import networks as networks
-from . import privacy as privacy
+from .accounting.budget import Budget as Budget
+from .accounting.budget import Guarantee as Guarantee
+from .accounting.budget import Neighboring as Neighboring
+from .accounting.filter import PrivacyFilter as PrivacyFilter
+from .accounting.planned import PlannedAccountant as PlannedAccountant
+from .accounting.statement import PrivacyStatement as PrivacyStatement
 from .errors import ArmijoError as ArmijoError
 from .errors import BudgetExceeded as BudgetExceeded
 from .errors import PrivacyLeakWarning as PrivacyLeakWarning
@@ -21,11 +27,5 @@ from .methods.sgd import DPAdam as DPAdam
 from .networks.inputs import blank_rows as blank_rows
 from .networks.train import Trainer as Trainer
 from .networks.train import train as train
-from .privacy.budget import Budget as Budget
-from .privacy.budget import Guarantee as Guarantee
-from .privacy.budget import Neighboring as Neighboring
-from .privacy.filter import PrivacyFilter as PrivacyFilter
-from .privacy.planned import PlannedAccountant as PlannedAccountant
-from .privacy.statement import PrivacyStatement as PrivacyStatement
 
 __version__: str

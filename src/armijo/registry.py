@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from armijo import _validate
+from armijo.accounting.budget import Budget
 from armijo.baselines.agd import AGD
 from armijo.baselines.hyfree import HyFree
 from armijo.baselines.objpert import (
@@ -23,7 +24,6 @@ from armijo.methods.auto_network import AutoNetwork
 from armijo.methods.base import Method, Problem
 from armijo.methods.line_search import BLGD, BLSGD
 from armijo.methods.sgd import DPSGD, DPAdam
-from armijo.privacy.budget import Budget
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ Every function takes pytest's ``monkeypatch`` and breaks the gate for one test.
 
 import numpy as np
 
+from armijo.accounting.accountant import Accountant
+from armijo.accounting.planned import PlannedAccountant
 from armijo.data import batch as gate
 from armijo.data import certified, fixed_point
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.noise import vectors
 from armijo.objectives.ghost import grads, strategy
-from armijo.privacy.accountant import Accountant
-from armijo.privacy.planned import PlannedAccountant
 from tests.noise_doubles import each_box_muller
 
 

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from armijo.accounting.budget import Budget
+from armijo.accounting.conversion import gaussian_delta, gaussian_noise
 from armijo.audit.bounds import (
     Counts,
     epsilon_of_test,
@@ -17,8 +19,6 @@ from armijo.audit.bounds import (
     mu_of_test,
     upper_rate,
 )
-from armijo.privacy.budget import Budget
-from armijo.privacy.conversion import gaussian_delta, gaussian_noise
 
 MISS = st.floats(1e-6, 0.3)
 

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from armijo.accounting.budget import Budget
+from armijo.accounting.filter import PrivacyFilter
+from armijo.accounting.mechanisms import Composed, Gaussian
+from armijo.accounting.planned import PlannedAccountant
+from armijo.accounting.subsampling import Subsampled
 from armijo.audit.catalog import GAMES, run_game
 from armijo.audit.games import Claim, Game, Outcome, play_game
 from armijo.data.batch import BatchPlan
 from armijo.data.private import PrivateDataset
 from armijo.noise import Randomness
-from armijo.privacy.budget import Budget
-from armijo.privacy.filter import PrivacyFilter
-from armijo.privacy.mechanisms import Composed, Gaussian
-from armijo.privacy.planned import PlannedAccountant
-from armijo.privacy.subsampling import Subsampled
 from tests.audit import broken
 from tests.baselines.one_shot_doubles import noise_p_value
 from tests.data.gate_doubles import features

@@ -4,10 +4,10 @@
 import numpy as np
 import pytest
 
+from armijo.accounting.budget import Budget, Neighboring
 from armijo.audit.catalog import AUDITS, GAMES, GAUSSIAN, PURE, RUNS, one_run, run_game
 from armijo.audit.games import play_game, randomness_of
 from armijo.audit.runs import RunGame
-from armijo.privacy.budget import Budget, Neighboring
 from armijo.registry import METHODS, make_method
 
 BUDGET = Budget(epsilon=2.0, delta=0.05)

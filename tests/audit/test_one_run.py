@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from armijo.accounting.budget import Budget
 from armijo.audit.one_run import (
     TRAINERS,
     OneRun,
@@ -16,7 +17,6 @@ from armijo.audit.one_run import (
     guess_p_value,
     right_guesses,
 )
-from armijo.privacy.budget import Budget
 from tests.audit import broken
 
 

@@ -6,11 +6,11 @@ import torch
 from scipy.special import log_softmax
 
 import armijo.data.batch as gate
+from armijo.accounting.accountant import Accountant
+from armijo.accounting.budget import Budget, Neighboring
 from armijo.data.private import PrivateDataset
 from armijo.estimators.run import RunSettings, train
 from armijo.objectives import LinearObjective
-from armijo.privacy.accountant import Accountant
-from armijo.privacy.budget import Budget, Neighboring
 from armijo.registry import make_method
 
 

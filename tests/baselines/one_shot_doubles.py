@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from armijo.accounting.budget import Budget, Neighboring
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.query import Rows
 from armijo.estimators.run import RunResult, RunSettings, train
 from armijo.methods.base import Problem
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
-from armijo.privacy.budget import Budget, Neighboring
 from armijo.registry import make_method
 from tests.data.gate_doubles import FreeAccountant
 from tests.data.lattice_doubles import on_lattice

@@ -10,6 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from armijo.accounting.budget import Budget
+from armijo.accounting.filter import PrivacyFilter
+from armijo.accounting.mechanisms import ExponentialMechanism, Gaussian
 from armijo.baselines.agd import AGD
 from armijo.data.private import PrivateBatch, PrivateDataset
 from armijo.data.query import BoundedQuery, Rows
@@ -17,9 +20,6 @@ from armijo.methods import minimize
 from armijo.methods.base import Problem
 from armijo.noise import Randomness
 from armijo.objectives import LinearObjective
-from armijo.privacy.budget import Budget
-from armijo.privacy.filter import PrivacyFilter
-from armijo.privacy.mechanisms import ExponentialMechanism, Gaussian
 from armijo.training.checkpoint import state_from_dict, state_to_dict
 from tests.baselines.choice_law import (
     OpenAccountant,

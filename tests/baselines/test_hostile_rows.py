@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from armijo.accounting.budget import Neighboring
 from armijo.baselines.bounded_rows import BoundedRows
 from armijo.data import fixed_point
 from armijo.data.query import OuterProduct, Rows
 from armijo.estimators.run import RunSettings, train
-from armijo.privacy.budget import Neighboring
 from armijo.registry import make_method
 from tests.baselines.one_shot_doubles import (
     BUDGET,

@@ -12,6 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import logsigmoid
 
+from armijo.accounting.accountant import Accountant
+from armijo.accounting.budget import Budget, Neighboring
+from armijo.accounting.calibration import noise_multiplier_for
+from armijo.accounting.planned import PlannedAccountant, planned_epsilon
 from armijo.baselines.hyfree import HyFree, parabola_minimum
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
@@ -20,10 +24,6 @@ from armijo.methods.base import Problem, minimize
 from armijo.noise import Randomness, poisson_sample
 from armijo.objectives.linear import LinearObjective
 from armijo.objectives.losses import Huber
-from armijo.privacy.accountant import Accountant
-from armijo.privacy.budget import Budget, Neighboring
-from armijo.privacy.calibration import noise_multiplier_for
-from armijo.privacy.planned import PlannedAccountant, planned_epsilon
 from armijo.training.checkpoint import state_from_dict, state_to_dict
 from tests.data.lattice_doubles import on_lattice
 

@@ -6,12 +6,12 @@ import math
 import numpy as np
 import pytest
 
+from armijo.accounting.budget import Budget
 from armijo.baselines.selection import OnlySelection
 from armijo.baselines.trivial import Majority
 from armijo.estimators import PrivateLogisticRegression
 from armijo.methods.base import Problem
 from armijo.objectives import LinearObjective
-from armijo.privacy.budget import Budget
 from tests.baselines.choice_law import log_laws, run, zeros
 
 BINARY = LinearObjective(loss="logistic", n_features=2)

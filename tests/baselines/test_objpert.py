@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy.optimize import root
 
+from armijo.accounting.budget import Budget, Neighboring
 from armijo.baselines import empirical_risk, objpert
 from armijo.data.query import Rows
 from armijo.noise import Randomness
 from armijo.noise.vectors import gaussian_vector, radial_vector
-from armijo.privacy.budget import Budget, Neighboring
 from armijo.registry import make_method
 from tests.baselines.one_shot_doubles import (
     BUDGET,

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from armijo.privacy.budget import Budget, Neighboring
-from armijo.privacy.mechanisms import Gaussian
+from armijo.accounting.budget import Budget, Neighboring
+from armijo.accounting.mechanisms import Gaussian
 from armijo.registry import make_method
 from tests.baselines.one_shot_doubles import (
     BUDGET,

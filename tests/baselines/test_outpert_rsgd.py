@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from armijo.accounting.budget import Neighboring
+from armijo.accounting.mechanisms import Gaussian
+from armijo.accounting.output_perturbation import PermutedMixture
 from armijo.noise import Randomness
 from armijo.noise.vectors import random_order
-from armijo.privacy.budget import Neighboring
-from armijo.privacy.mechanisms import Gaussian
-from armijo.privacy.output_perturbation import PermutedMixture
 from armijo.registry import make_method
 from tests.baselines.one_shot_doubles import (
     BUDGET,

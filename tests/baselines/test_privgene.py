@@ -10,6 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from armijo.accounting.budget import Budget, Neighboring
+from armijo.accounting.mechanisms import ExponentialMechanism
+from armijo.accounting.planned import planned_epsilon
 from armijo.baselines.privgene import (
     PrivGene,
     PrivGeneOriginal,
@@ -20,9 +23,6 @@ from armijo.data.private import PrivateDataset
 from armijo.methods import minimize
 from armijo.methods.base import Problem
 from armijo.objectives import LinearObjective
-from armijo.privacy.budget import Budget, Neighboring
-from armijo.privacy.mechanisms import ExponentialMechanism
-from armijo.privacy.planned import planned_epsilon
 from armijo.training.checkpoint import state_from_dict, state_to_dict
 from tests.baselines.choice_law import OpenAccountant, blobs, log_laws, run, zeros
 

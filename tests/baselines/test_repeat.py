@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+from armijo.accounting.mechanisms import Gaussian
+from armijo.accounting.selection import RepeatAndSelect
 from armijo.baselines.tuned import best_run, stop_chance
 from armijo.noise import SeededBits
-from armijo.privacy.mechanisms import Gaussian
-from armijo.privacy.selection import RepeatAndSelect
 
 BASE = Gaussian(noise_scale=5.0)
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from armijo.accounting.budget import Budget
+from armijo.accounting.mechanisms import ExponentialMechanism
+from armijo.accounting.planned import PlannedAccountant, planned_epsilon
 from armijo.baselines.selection import (
     OnlySelection,
     affordable_epsilon,
     concentrated_rho,
     selection_epsilon,
 )
-from armijo.privacy.budget import Budget
-from armijo.privacy.mechanisms import ExponentialMechanism
-from armijo.privacy.planned import PlannedAccountant, planned_epsilon
 
 GOLDEN = {
     0.05: 3.388329e-5,

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from armijo.accounting.budget import Budget
+from armijo.accounting.planned import PlannedAccountant, planned_epsilon
 from armijo.baselines.tuned import TunedSGD, TunedState
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
@@ -15,8 +17,6 @@ from armijo.methods.base import Problem, minimize
 from armijo.methods.sgd import DPSGD
 from armijo.noise import Randomness, SeededBits
 from armijo.objectives.linear import LinearObjective
-from armijo.privacy.budget import Budget
-from armijo.privacy.planned import PlannedAccountant, planned_epsilon
 from armijo.training.checkpoint import state_from_dict, state_to_dict
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from armijo.accounting.ledger import read_ledger
 from armijo.cli import main
-from armijo.privacy.ledger import read_ledger
 from tests.jobs.conftest import SEED, Small, write_small
 
 USUAL = {

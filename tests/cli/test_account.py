@@ -14,12 +14,16 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
+from armijo.accounting.above_threshold import AboveThreshold
+from armijo.accounting.budget import Budget
+from armijo.accounting.calibration import (
+    epsilon_of,
+    noise_multiplier_for,
+    step_mechanism,
+)
+from armijo.accounting.paper import BROKEN_PREMISES, printed_epsilon
 from armijo.cli import main
 from armijo.errors import BudgetExceeded
-from armijo.privacy.above_threshold import AboveThreshold
-from armijo.privacy.budget import Budget
-from armijo.privacy.calibration import epsilon_of, noise_multiplier_for, step_mechanism
-from armijo.privacy.paper import BROKEN_PREMISES, printed_epsilon
 
 ACCOUNT = {"--rate": "0.1", "--noise-multiplier": "5.0", "--steps": "100"}
 ACCOUNT |= {"--delta": "1e-5"}

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
+from armijo.accounting.ledger import read_ledger
+from armijo.accounting.nonprivate import NOT_PRIVATE
 from armijo.cli.tables import _parsed
-from armijo.privacy.ledger import read_ledger
-from armijo.privacy.nonprivate import NOT_PRIVATE
 from armijo.registry import METHODS
 from armijo.tables import load_model
 from tests.cli.conftest import parsed, words

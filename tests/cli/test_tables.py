@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
+from armijo.accounting.accountant import SEEDED
+from armijo.accounting.ledger import Ledger, read_ledger
+from armijo.accounting.ledger_header import OWN_KEYS
+from armijo.accounting.paper import BROKEN_PREMISES
 from armijo.cli.tables import _finish_step_on_interrupt
 from armijo.methods import BLSGD
-from armijo.privacy.accountant import SEEDED
-from armijo.privacy.ledger import Ledger, read_ledger
-from armijo.privacy.ledger_header import OWN_KEYS
-from armijo.privacy.paper import BROKEN_PREMISES
 from armijo.tables import load_model
 from tests.cli.conftest import USUAL, parsed, shown, words
 from tests.jobs.conftest import CLASSES, FILES, FOUND_ROWS, Small, small_frame

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
+from armijo.accounting.budget import Budget
+from armijo.accounting.ledger import Ledger, read_ledger
+from armijo.accounting.ledger_header import OWN_KEYS, seal
 from armijo.errors import LedgerError
 from armijo.estimators.solve import solve
 from armijo.jobs.fit import fit_table
 from armijo.jobs.verify import verify_run
-from armijo.privacy.budget import Budget
-from armijo.privacy.ledger import Ledger, read_ledger
-from armijo.privacy.ledger_header import OWN_KEYS, seal
 from tests.jobs.conftest import Small, stop_after
 from tests.networks.network_doubles import network, prepared
 

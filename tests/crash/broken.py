@@ -5,10 +5,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from armijo.accounting import ledger
+from armijo.accounting.ledger import Charge, Ledger, MemoryLedger
+from armijo.accounting.run_key import RunKey
 from armijo.noise import Randomness, keyed
-from armijo.privacy import ledger
-from armijo.privacy.ledger import Charge, Ledger, MemoryLedger
-from armijo.privacy.run_key import RunKey
 from armijo.training import checkpoint
 from armijo.training.replay import ReplayableRun
 from tests.crash import subjects

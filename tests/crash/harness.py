@@ -22,8 +22,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from armijo.accounting.ledger import read_ledger
 from armijo.errors import ArmijoError
-from armijo.privacy.ledger import read_ledger
 from tests.crash.broken import BROKEN
 from tests.crash.disk import DEATH, FAULTS, FailingDisk
 from tests.crash.recorder import Recorder, Witness

@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
+from armijo.accounting.ledger import LedgerView
+from armijo.accounting.ledger_lines import is_torn
 from armijo.data import batch, fixed_point
 from armijo.data.private import PrivateDataset
 from armijo.data.query import CertifiedSum
 from armijo.methods.base import StepRecord
 from armijo.noise import keyed
-from armijo.privacy.ledger import LedgerView
-from armijo.privacy.ledger_lines import is_torn
 
 _write = os.write  # the disk that fails is for the run, not for the log
 

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from armijo.accounting import run_key
+from armijo.accounting.budget import Budget, Neighboring
+from armijo.accounting.ledger import read_ledger
 from armijo.errors import ArmijoError
 from armijo.estimators import run
 from armijo.estimators.run import RunSettings, train
 from armijo.jobs.verify import ledger_fault
 from armijo.methods.base import StepRecord
 from armijo.objectives import LinearObjective
-from armijo.privacy import run_key
-from armijo.privacy.budget import Budget, Neighboring
-from armijo.privacy.ledger import read_ledger
 from armijo.registry import make_method
 from armijo.training import accounts
 from tests.networks.network_doubles import flat, network, prepared

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from armijo.privacy.ledger import Ledger, read_ledger
+from armijo.accounting.ledger import Ledger, read_ledger
+from tests.accounting.ledger_samples import COSTS, HEADER, charge
 from tests.crash.recorder import Witness
-from tests.privacy.ledger_samples import COSTS, HEADER, charge
 
 FIRST = ["open 0", "bits a", "value u", "bits b", "seen 0 x", "open 1", "bits c"]
 

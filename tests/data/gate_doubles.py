@@ -5,15 +5,20 @@ from typing import Any
 
 import numpy as np
 
+from armijo.accounting.above_threshold import AboveThreshold
+from armijo.accounting.accountant import Accountant
+from armijo.accounting.budget import Budget, Neighboring
+from armijo.accounting.filter import PrivacyFilter
+from armijo.accounting.mechanisms import (
+    ExponentialMechanism,
+    Gaussian,
+    Mechanism,
+    PureDP,
+)
 from armijo.data.fixed_point import STEPS
 from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
 from armijo.data.query import BoundedQuery
 from armijo.noise import BitSource, Randomness
-from armijo.privacy.above_threshold import AboveThreshold
-from armijo.privacy.accountant import Accountant
-from armijo.privacy.budget import Budget, Neighboring
-from armijo.privacy.filter import PrivacyFilter
-from armijo.privacy.mechanisms import ExponentialMechanism, Gaussian, Mechanism, PureDP
 from tests.data.lattice_doubles import on_lattice
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)

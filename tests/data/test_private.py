@@ -13,6 +13,13 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
+from armijo.accounting.above_threshold import AboveThreshold
+from armijo.accounting.budget import Budget, Neighboring
+from armijo.accounting.filter import PrivacyFilter
+from armijo.accounting.ledger import Ledger
+from armijo.accounting.mechanisms import Composed, Gaussian, Mechanism, PureDP
+from armijo.accounting.planned import PlannedAccountant
+from armijo.accounting.subsampling import Subsampled
 from armijo.data import batch as batches
 from armijo.data import fixed_point
 from armijo.data.centered_rows import CenteredRows
@@ -21,13 +28,6 @@ from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
 from armijo.data.query import BoundedQuery, OuterProduct, Rows, row_norms
 from armijo.errors import BudgetExceeded, UnchargedAccess
 from armijo.noise import Randomness
-from armijo.privacy.above_threshold import AboveThreshold
-from armijo.privacy.budget import Budget, Neighboring
-from armijo.privacy.filter import PrivacyFilter
-from armijo.privacy.ledger import Ledger
-from armijo.privacy.mechanisms import Composed, Gaussian, Mechanism, PureDP
-from armijo.privacy.planned import PlannedAccountant
-from armijo.privacy.subsampling import Subsampled
 from tests.data.gate_doubles import (
     BUDGET,
     CHOICE,

@@ -14,14 +14,15 @@ import pytest
 import torch
 from scipy import stats
 
+from armijo.accounting.above_threshold import AboveThreshold
+from armijo.accounting.filter import PrivacyFilter
+from armijo.accounting.mechanisms import ExponentialMechanism, Gaussian
+from armijo.accounting.subsampling import Subsampled
 from armijo.data import certified
 from armijo.data.private import BatchPlan
 from armijo.data.query import BoundedQuery, CertifiedSum, Rows
 from armijo.errors import BudgetExceeded
-from armijo.privacy.above_threshold import AboveThreshold
-from armijo.privacy.filter import PrivacyFilter
-from armijo.privacy.mechanisms import ExponentialMechanism, Gaussian
-from armijo.privacy.subsampling import Subsampled
+from tests.accounting.exact_divergence import Noises, log_law
 from tests.data.gate_doubles import (
     BUDGET,
     GRADIENT,
@@ -33,7 +34,6 @@ from tests.data.gate_doubles import (
     seeded,
     steps_of,
 )
-from tests.privacy.exact_divergence import Noises, log_law
 
 ACCEPT, REJECT = 1e-4, 1e-9
 

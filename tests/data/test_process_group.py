@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from armijo.accounting.filter import PrivacyFilter
+from armijo.accounting.mechanisms import Mechanism
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.process_group import (
     SingleProcess,
@@ -15,8 +17,6 @@ from armijo.data.process_group import (
     vector_total,
 )
 from armijo.errors import ArmijoError
-from armijo.privacy.filter import PrivacyFilter
-from armijo.privacy.mechanisms import Mechanism
 from tests.data.gate_doubles import (
     BUDGET,
     CHOICE,

@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 
+from armijo.accounting.budget import Budget
 from armijo.estimators.hindsight import (
     HINDSIGHT,
     Setting,
@@ -12,7 +13,6 @@ from armijo.estimators.hindsight import (
 )
 from armijo.estimators.linear import PrivateLinearSVC, PrivateLogisticRegression
 from armijo.methods import DPSGD
-from armijo.privacy.budget import Budget
 
 BUDGET = Budget(epsilon=0.5, delta=1e-6)
 GRID = tuple(

@@ -4,10 +4,10 @@
 import numpy as np
 import pytest
 
+from armijo.accounting.accountant import LEAKY
+from armijo.accounting.ledger import read_ledger
 from armijo.errors import PrivacyLeakWarning
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
-from armijo.privacy.accountant import LEAKY
-from armijo.privacy.ledger import read_ledger
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(400, 3))

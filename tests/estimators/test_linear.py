@@ -14,14 +14,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 import armijo.estimators.base as base_module
+from armijo.accounting.budget import Neighboring
+from armijo.accounting.ledger import read_ledger
+from armijo.accounting.paper import BROKEN_PREMISES
 from armijo.errors import BudgetExceeded, PrivacyLeakWarning
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
 from armijo.estimators.labels import unknown_rows
 from armijo.methods import DPSGD, StepRecord
 from armijo.methods.line_search import LINE_SEARCHES
-from armijo.privacy.budget import Neighboring
-from armijo.privacy.ledger import read_ledger
-from armijo.privacy.paper import BROKEN_PREMISES
 from tests.estimators.flat import parameters
 
 BOTH = pytest.mark.parametrize("kind", [PrivateLogisticRegression, PrivateLinearSVC])

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from sklearn.exceptions import NotFittedError
 
+from armijo.accounting.budget import Budget, Guarantee, Neighboring
 from armijo.estimators import PrivateLogisticRegression
 from armijo.estimators.plotting import (
     draw_angles,
@@ -16,7 +17,6 @@ from armijo.estimators.plotting import (
     plot_history,
 )
 from armijo.methods import BLSGD
-from armijo.privacy.budget import Budget, Guarantee, Neighboring
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,10 @@ import os
 import numpy as np
 import pytest
 
+from armijo.accounting.ledger import read_ledger
 from armijo.errors import BudgetExceeded, LedgerError
 from armijo.estimators import PrivateLogisticRegression
 from armijo.methods import DPSGD
-from armijo.privacy.ledger import read_ledger
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(300, 3))

@@ -23,9 +23,9 @@ from unittest.mock import patch
 
 from hypothesis import strategies as st
 
+from armijo.accounting.ledger import Ledger, MemoryLedger, read_ledger
 from armijo.cli import main
 from armijo.errors import PrivacyLeakWarning, RechargeWarning
-from armijo.privacy.ledger import Ledger, MemoryLedger, read_ledger
 from armijo.registry import METHODS
 from tests.fuzz.limits import ended_after
 from tests.fuzz.target import Target

@@ -12,19 +12,19 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
+from armijo.accounting.ledger import Ledger, read_ledger
+from armijo.accounting.ledger_lines import seal
+from armijo.accounting.run_key import RunKey
 from armijo.errors import ArmijoError, LedgerError
 from armijo.jobs.show import describe_run
 from armijo.methods.base import StepRecord
 from armijo.networks.checkpoint import load_training, save_training
 from armijo.noise import Randomness
-from armijo.privacy.ledger import Ledger, read_ledger
-from armijo.privacy.ledger_lines import seal
-from armijo.privacy.run_key import RunKey
 from armijo.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from tests.accounting.ledger_samples import HEADER, sample, torn_sample
 from tests.fuzz.mutations import ODD, mutated, odd_json
 from tests.fuzz.table_targets import MODEL
 from tests.fuzz.target import Target
-from tests.privacy.ledger_samples import HEADER, sample, torn_sample
 from tests.training.test_checkpoint import some_state
 
 RUN = {"epsilon": 1.0, "columns": ["a", "b"]}

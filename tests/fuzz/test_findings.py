@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 import torch
 
+from armijo.accounting.budget import Budget
+from armijo.accounting.calibration import best_share, noise_multiplier_for
+from armijo.accounting.conversion import best_order, order_grid
+from armijo.accounting.mechanisms import Gaussian
+from armijo.accounting.run_key import RunKey
+from armijo.accounting.subsampling import Subsampled
 from armijo.errors import ArmijoError, TableError
 from armijo.jobs.report import plain_sentence
 from armijo.networks.checkpoint import load_training
 from armijo.noise import Randomness
-from armijo.privacy.budget import Budget
-from armijo.privacy.calibration import best_share, noise_multiplier_for
-from armijo.privacy.conversion import best_order, order_grid
-from armijo.privacy.mechanisms import Gaussian
-from armijo.privacy.run_key import RunKey
-from armijo.privacy.subsampling import Subsampled
 from armijo.tables import read_table
 from armijo.training.checkpoint import load_checkpoint
 from tests.cli.conftest import armijo, small, trained  # noqa: F401 (fixtures)

@@ -16,17 +16,17 @@ import pyarrow as pa
 import pytest
 import torch
 
+from armijo.accounting.ledger import Ledger, read_ledger
+from armijo.accounting.run_key import RunKey
 from armijo.errors import ArmijoError
 from armijo.jobs.fit import predict_table
 from armijo.jobs.show import describe_run
 from armijo.networks.checkpoint import load_training, save_training
-from armijo.privacy.ledger import Ledger, read_ledger
-from armijo.privacy.run_key import RunKey
 from armijo.tables import load_model, load_schema, read_table
 from armijo.training.checkpoint import load_checkpoint
+from tests.accounting.ledger_samples import HEADER
 from tests.fuzz.run_targets import RUN, position, report
 from tests.fuzz.table_targets import CSV, written
-from tests.privacy.ledger_samples import HEADER
 from tests.training.test_checkpoint import some_state
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from armijo.accounting.ledger import read_ledger
 from armijo.jobs.fit import FitOutcome, fit_table
-from armijo.privacy.ledger import read_ledger
 from armijo.tables import Categorical, Label, Numeric, Schema
 from tests.estimators.flat import parameters
 

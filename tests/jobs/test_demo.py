@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from armijo.accounting.ledger import read_ledger
 from armijo.cli import main
 from armijo.jobs import demo
 from armijo.jobs.census import generated_census_frame
 from armijo.jobs.fit import predict_table
-from armijo.privacy.ledger import read_ledger
 from armijo.tables import encode, load_schema
 from tests.jobs.conftest import FILES
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from armijo.accounting.ledger import read_ledger
 from armijo.errors import (
     BudgetExceeded,
     LedgerError,
@@ -19,7 +20,6 @@ from armijo.errors import (
 from armijo.jobs.fit import fit_table, predict_table
 from armijo.jobs.show import describe_run
 from armijo.jobs.verify import ledger_fault
-from armijo.privacy.ledger import read_ledger
 from armijo.tables import encode, load_model
 from tests.jobs.conftest import (
     CLASSES,

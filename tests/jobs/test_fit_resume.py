@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from armijo.accounting.ledger import read_ledger
 from armijo.errors import ArmijoError, RechargeWarning, TableError
 from armijo.methods import BLSGD
-from armijo.privacy.ledger import read_ledger
 from armijo.tables import Numeric
 from tests.jobs.conftest import (
     FILES,

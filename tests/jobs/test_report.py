@@ -18,6 +18,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from armijo.accounting.accountant import SEEDED
+from armijo.accounting.paper import BROKEN_PREMISES
 from armijo.errors import PrivacyLeakWarning
 from armijo.jobs.report import (
     ASSUMPTIONS,
@@ -27,8 +29,6 @@ from armijo.jobs.report import (
 )
 from armijo.jobs.show import describe_run
 from armijo.methods.base import StepRecord
-from armijo.privacy.accountant import SEEDED
-from armijo.privacy.paper import BROKEN_PREMISES
 from armijo.tables import Categorical, Label, load_model
 from tests.jobs.conftest import (
     PUBLIC_ROWS,

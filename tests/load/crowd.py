@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
+from armijo.accounting import run_key
+from armijo.accounting.ledger import Ledger
 from armijo.estimators import PrivateLogisticRegression
 from armijo.noise import bits, keyed
-from armijo.privacy import run_key
-from armijo.privacy.ledger import Ledger
 
 METHODS: tuple[tuple[dict[str, Any], int], ...] = (
     ({"method": "blsgd", "options": {"rate": 0.5}, "max_batches": 4}, 4),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from armijo.privacy.ledger import read_ledger
+from armijo.accounting.ledger import read_ledger
 
 ROOT = Path(__file__).resolve().parents[2]
 LEAK = 30_000

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from armijo.accounting.above_threshold import AboveThreshold
 from armijo.data.fixed_point import number_sum
 from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.data.query import BoundedQuery, Rows
@@ -17,7 +18,6 @@ from armijo.methods.armijo_search import ArmijoSearch, StepChoice
 from armijo.methods.base import Direction
 from armijo.noise import Randomness
 from armijo.objectives import LinearObjective
-from armijo.privacy.above_threshold import AboveThreshold
 
 
 def vector(*values):

@@ -10,6 +10,8 @@ import torch
 from scipy import sparse
 from scipy.optimize import minimize as scipy_minimize
 
+from armijo.accounting.budget import Budget
+from armijo.accounting.planned import PlannedAccountant, planned_epsilon
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
@@ -19,8 +21,6 @@ from armijo.methods.auto_queries import Frame
 from armijo.methods.base import Problem, minimize
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
-from armijo.privacy.budget import Budget
-from armijo.privacy.planned import PlannedAccountant, planned_epsilon
 from armijo.training.checkpoint import state_from_dict, state_to_dict
 from tests.data.lattice_doubles import on_lattice
 from tests.methods.test_limits import FreeAccountant

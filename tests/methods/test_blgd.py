@@ -8,12 +8,12 @@ import pytest
 import torch
 from scipy import stats
 
+from armijo.accounting.above_threshold import AboveThreshold
+from armijo.accounting.mechanisms import Gaussian
 from armijo.data.private import PrivateBatch
 from armijo.data.query import BoundedQuery, Rows
 from armijo.methods import BLGD
 from armijo.noise import Randomness
-from armijo.privacy.above_threshold import AboveThreshold
-from armijo.privacy.mechanisms import Gaussian
 
 RHO, EPSILON, GROWTH = 0.02, 0.2, 0.3
 FAIL = None

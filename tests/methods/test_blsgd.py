@@ -14,12 +14,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from armijo.accounting.above_threshold import AboveThreshold
+from armijo.accounting.mechanisms import Composed, Gaussian
+from armijo.accounting.subsampling import Subsampled
 from armijo.data.query import BoundedQuery
 from armijo.methods import BLSGD
 from armijo.methods.armijo_search import ArmijoSearch
-from armijo.privacy.above_threshold import AboveThreshold
-from armijo.privacy.mechanisms import Composed, Gaussian
-from armijo.privacy.subsampling import Subsampled
 
 RHO, EPSILON = 0.02, 0.2
 FAIL = None

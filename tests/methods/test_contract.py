@@ -6,15 +6,15 @@ import math
 import numpy as np
 import pytest
 
+from armijo.accounting.accountant import Accountant
+from armijo.accounting.budget import Budget
+from armijo.accounting.ledger import read_ledger
+from armijo.accounting.nonprivate import NOT_PRIVATE
 from armijo.data.private import PrivateDataset
 from armijo.errors import BudgetExceeded
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
 from armijo.estimators.solve import solve
 from armijo.methods.line_search import LINE_SEARCHES
-from armijo.privacy.accountant import Accountant
-from armijo.privacy.budget import Budget
-from armijo.privacy.ledger import read_ledger
-from armijo.privacy.nonprivate import NOT_PRIVATE
 from armijo.registry import METHODS, make_method, parameters_of
 
 NAMES = """blsgd blsgd-ac blgd agd sgd adam outpert-rsgd outpert-gd objpert objpert-kst

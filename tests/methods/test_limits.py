@@ -12,15 +12,15 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
+from armijo.accounting.accountant import Accountant
+from armijo.accounting.budget import Budget, Neighboring
+from armijo.accounting.filter import PrivacyFilter
 from armijo.data.private import PrivateDataset
 from armijo.errors import BudgetExceeded
 from armijo.methods import BLGD, BLSGD, minimize
 from armijo.methods.armijo_search import ArmijoSearch
 from armijo.noise import Randomness, poisson_sample
 from armijo.objectives import LinearObjective
-from armijo.privacy.accountant import Accountant
-from armijo.privacy.budget import Budget, Neighboring
-from armijo.privacy.filter import PrivacyFilter
 from tests.data.lattice_doubles import on_lattice
 
 HUGE = 1e9

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from armijo.accounting.budget import Budget
+from armijo.accounting.planned import PlannedAccountant, planned_epsilon
 from armijo.data.private import PrivateDataset
 from armijo.errors import BudgetExceeded
 from armijo.methods import Problem, minimize
 from armijo.methods.sgd import DPSGD, DPAdam
 from armijo.noise import Randomness, poisson_sample
 from armijo.objectives import LinearObjective
-from armijo.privacy.budget import Budget
-from armijo.privacy.planned import PlannedAccountant, planned_epsilon
 from tests.data.lattice_doubles import on_lattice
 from tests.methods.test_limits import FreeAccountant
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from armijo.accounting.budget import Budget
 from armijo.networks.train import Trainer
-from armijo.privacy.budget import Budget
 from tests.networks.network_doubles import BUDGET, network, prepared
 
 SEED = 4

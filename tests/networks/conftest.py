@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from armijo.accounting import planned
 from armijo.methods import sgd
 from armijo.networks import train as training
-from armijo.privacy import planned
 from armijo.training import accounts
 
 

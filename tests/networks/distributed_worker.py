@@ -20,13 +20,13 @@ from torch.utils.data import Subset
 
 import armijo
 from armijo import Budget
+from armijo.accounting.budget import Neighboring
+from armijo.accounting.mechanisms import Gaussian
+from armijo.accounting.planned import PlannedAccountant
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.process_group import TorchProcessGroup
 from armijo.data.sources import TensorRows
 from armijo.errors import ArmijoError
-from armijo.privacy.budget import Neighboring
-from armijo.privacy.mechanisms import Gaussian
-from armijo.privacy.planned import PlannedAccountant
 
 ROWS, FEATURES, CLASSES = 120, 4, 3
 BUDGET = Budget(epsilon=2.0, delta=1e-5)

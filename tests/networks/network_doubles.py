@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from armijo import Trainer
-from armijo.privacy.budget import Budget
+from armijo.accounting.budget import Budget
 
 BUDGET = Budget(epsilon=2.0, delta=1e-5)
 ROWS, FEATURES, CLASSES = 40, 4, 3

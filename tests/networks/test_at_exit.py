@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from armijo.accounting.ledger import read_ledger
 from armijo.networks import at_exit
-from armijo.privacy.ledger import read_ledger
 from tests.networks.checkpoint_doubles import files, seeded, stopped
 from tests.networks.network_doubles import flat, network
 

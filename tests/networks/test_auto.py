@@ -10,6 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from armijo.accounting.budget import Budget
+from armijo.accounting.mechanisms import Composed, Gaussian
+from armijo.accounting.planned import planned_epsilon
+from armijo.accounting.subsampling import Subsampled
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.data.sources import TensorRows
@@ -18,10 +22,6 @@ from armijo.methods.base import Direction, Problem, minimize
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
 from armijo.objectives.module import ModuleObjective, as_module
-from armijo.privacy.budget import Budget
-from armijo.privacy.mechanisms import Composed, Gaussian
-from armijo.privacy.planned import planned_epsilon
-from armijo.privacy.subsampling import Subsampled
 from tests.methods.test_limits import FreeAccountant
 from tests.networks.network_doubles import CROSS_ENTROPY, ROWS, examples, network
 

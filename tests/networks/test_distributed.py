@@ -12,8 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from armijo.accounting.ledger import read_ledger
 from armijo.errors import ArmijoError
-from armijo.privacy.ledger import read_ledger
 from tests.networks import distributed_worker as worker
 
 WITHOUT_DEATH = [

@@ -13,13 +13,13 @@ from dp_accounting.pld import PLDAccountant
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from armijo.accounting.budget import Budget
 from armijo.data.private import PrivateDataset
 from armijo.data.sources import TensorRows
 from armijo.methods.base import StepRecord, minimize
 from armijo.methods.sgd import DPSGD
 from armijo.noise import Randomness, poisson_sample
 from armijo.objectives.module import ModuleObjective
-from armijo.privacy.budget import Budget
 from armijo.registry import NETWORK_METHODS, network_method
 from tests.methods.test_limits import FreeAccountant
 from tests.networks.network_doubles import (

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 import armijo
+from armijo.accounting.budget import Neighboring
+from armijo.accounting.ledger import read_ledger
 from armijo.data import private
 from armijo.errors import BudgetExceeded
 from armijo.methods.base import StepRecord
 from armijo.networks.settings import default_rate, default_steps
-from armijo.privacy.budget import Neighboring
-from armijo.privacy.ledger import read_ledger
 from armijo.registry import NETWORK_METHODS
 from tests.networks.network_doubles import (
     CLASSES,

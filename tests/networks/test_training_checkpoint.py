@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from armijo.accounting.budget import Budget
+from armijo.accounting.ledger import read_ledger
 from armijo.errors import ArmijoError, Diverged, RechargeWarning
 from armijo.methods.base import StepRecord
-from armijo.privacy.budget import Budget
-from armijo.privacy.ledger import read_ledger
 from armijo.registry import NETWORK_METHODS
 from armijo.training import accounts
 from tests.networks.checkpoint_doubles import LEFT, SEED, files, seeded, stopped

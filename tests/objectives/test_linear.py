@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import armijo.objectives.linear as linear_module
+from armijo.accounting.budget import Budget
+from armijo.accounting.filter import PrivacyFilter
+from armijo.accounting.mechanisms import Gaussian
 from armijo.data import fixed_point, sources
 from armijo.data.lattice import RoundedRows
 from armijo.data.private import BatchPlan, PrivateDataset
@@ -24,9 +27,6 @@ from armijo.objectives.losses import (
     Logistic,
 )
 from armijo.objectives.losses import LOSSES as MARGIN_LOSSES
-from armijo.privacy.budget import Budget
-from armijo.privacy.filter import PrivacyFilter
-from armijo.privacy.mechanisms import Gaussian
 from tests.data.lattice_doubles import few_bits, on_lattice
 
 LOSSES = ("logistic", "hinge", "huber", "softmax")

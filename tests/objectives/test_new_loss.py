@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from armijo.accounting.budget import Budget
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
 from armijo.estimators.solve import solve
 from armijo.objectives.losses import LOSSES, Huber, Loss
-from armijo.privacy.budget import Budget
 
 BUDGET = Budget(epsilon=8.0, delta=1e-5)
 METHODS = {

@@ -13,14 +13,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from armijo.accounting.budget import Budget, Neighboring
+from armijo.accounting.ledger import read_ledger
 from armijo.errors import ArmijoError
 from armijo.estimators.run import RunSettings, train
 from armijo.methods import BLSGD, StepRecord
 from armijo.methods.base import Direction
 from armijo.methods.line_search import LINE_SEARCHES, SearchState
 from armijo.objectives import LinearObjective
-from armijo.privacy.budget import Budget, Neighboring
-from armijo.privacy.ledger import read_ledger
 from armijo.registry import make_method
 from armijo.training.checkpoint import (
     Checkpoint,
@@ -29,7 +29,7 @@ from armijo.training.checkpoint import (
     state_from_dict,
     state_to_dict,
 )
-from tests.privacy.ledger_samples import full_disk
+from tests.accounting.ledger_samples import full_disk
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 POSITIVE = st.floats(0, exclude_min=True, allow_infinity=False)

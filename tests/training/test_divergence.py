@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from armijo.accounting.budget import Budget, Neighboring
+from armijo.accounting.ledger import read_ledger
 from armijo.baselines.privgene import PopulationState
 from armijo.errors import ArmijoError, Diverged
 from armijo.estimators import PrivateLogisticRegression
@@ -17,8 +19,6 @@ from armijo.estimators.run import RunSettings, train
 from armijo.methods.base import Direction, StepRecord
 from armijo.methods.sgd import GradientState
 from armijo.objectives import LinearObjective
-from armijo.privacy.budget import Budget, Neighboring
-from armijo.privacy.ledger import read_ledger
 from armijo.registry import make_method
 from armijo.tables import LinearModel, Numeric
 from armijo.training.checkpoint import Checkpoint, save_checkpoint

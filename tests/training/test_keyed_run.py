@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from armijo.accounting.budget import Budget, Neighboring
+from armijo.accounting.ledger import read_ledger
 from armijo.errors import ArmijoError, LedgerError, RechargeWarning
 from armijo.estimators import run as run_module
 from armijo.estimators.run import RunSettings, train
 from armijo.objectives import LinearObjective
-from armijo.privacy.budget import Budget, Neighboring
-from armijo.privacy.ledger import read_ledger
 from armijo.registry import METHODS, make_method
 from armijo.training.replay import key_path
 from tests.methods.test_contract import FEATURES, ROWS, options_of, rows_of

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from scipy import sparse
 
+from armijo.accounting.budget import Budget
 from armijo.data.query import Matrix, clipped_rows
 from armijo.errors import BudgetExceeded, PrivacyLeakWarning
 from armijo.estimators.solve import Solution, solve
 from armijo.objectives.linear import LinearObjective
-from armijo.privacy.budget import Budget
 from armijo_reproduction import datasets
 from armijo_reproduction.spec import Experiment, RunKey, Series, SyntheticTable
 from armijo_reproduction.synthetic import synthetic_table, table_like

@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from armijo.accounting.budget import Budget
+from armijo.accounting.mechanisms import Mechanism
+from armijo.accounting.paper import ORDERS, printed_epsilon
+from armijo.accounting.planned import planned_epsilon
+from armijo.accounting.subsampling import Subsampled
 from armijo.errors import PrivacyLeakWarning
 from armijo.methods.base import Schedule
 from armijo.networks import models
 from armijo.networks.progress import evaluating
 from armijo.networks.train import Trainer
 from armijo.objectives.ghost.params import flat_parameters
-from armijo.privacy.budget import Budget
-from armijo.privacy.mechanisms import Mechanism
-from armijo.privacy.paper import ORDERS, printed_epsilon
-from armijo.privacy.planned import planned_epsilon
-from armijo.privacy.subsampling import Subsampled
 from armijo_reproduction import datasets
 from armijo_reproduction.spec import Experiment, RunKey
 from armijo_reproduction.synthetic import images_like

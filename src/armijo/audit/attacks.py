@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from armijo.accounting.budget import FloatArray
 from armijo.audit.bounds import Counts, lower_rate, upper_rate
-from armijo.privacy.budget import FloatArray
 
 Score = Callable[[FloatArray], FloatArray]
 Read = Callable[[FloatArray], FloatArray]

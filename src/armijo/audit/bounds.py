@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike
 from scipy.special import betaincinv, ndtri
 
 from armijo import _validate
-from armijo.privacy.budget import FloatArray
-from armijo.privacy.conversion import gaussian_delta, smallest
+from armijo.accounting.budget import FloatArray
+from armijo.accounting.conversion import gaussian_delta, smallest
 
 _LARGEST_EPSILON = 700.0  # e^epsilon is still a float
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from armijo import _validate
+from armijo.accounting.budget import Budget, Neighboring
 from armijo.audit.games import Game
 from armijo.audit.networks import ATTACKS, NetworkGame
 from armijo.audit.one_run import DELTA, TRAINERS, OneRun
@@ -23,7 +24,6 @@ from armijo.audit.searches import SearchGame
 from armijo.audit.support import SupportGame
 from armijo.methods.base import Method
 from armijo.objectives.linear import LinearObjective
-from armijo.privacy.budget import Budget, Neighboring
 from armijo.registry import LINEAR, make_method, parameters_of
 
 FAR = 10.0

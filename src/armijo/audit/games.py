@@ -13,11 +13,11 @@ from typing import Protocol
 import numpy as np
 
 from armijo import _validate
+from armijo.accounting.budget import FloatArray
 from armijo.audit.attacks import Value, best_attack
 from armijo.audit.bounds import Counts, epsilon_of_test, mu_of_test
 from armijo.noise import KeyedRandomness, Randomness
 from armijo.noise.keyed import fresh_key
-from armijo.privacy.budget import FloatArray
 
 FEWEST_TRIALS = 20
 

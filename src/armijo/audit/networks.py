@@ -16,6 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from armijo.accounting.budget import Budget, FloatArray, Neighboring
+from armijo.accounting.calibration import noise_for_plan
+from armijo.accounting.mechanisms import Gaussian
+from armijo.accounting.planned import PlannedAccountant
 from armijo.audit.games import Claim
 from armijo.data.private import BatchPlan, PrivateDataset, leaky_answer
 from armijo.data.query import CertifiedSum
@@ -23,10 +27,6 @@ from armijo.data.sources import TensorRows
 from armijo.noise import Randomness
 from armijo.objectives.ghost.checks import Batch, Loss, blanked
 from armijo.objectives.module import ModuleObjective
-from armijo.privacy.budget import Budget, FloatArray, Neighboring
-from armijo.privacy.calibration import noise_for_plan
-from armijo.privacy.mechanisms import Gaussian
-from armijo.privacy.planned import PlannedAccountant
 
 CLIP = 1.0
 

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from armijo.accounting.accountant import Accountant
+from armijo.accounting.budget import Budget, FloatArray, Neighboring
 from armijo.audit.games import Claim
 from armijo.data.private import PrivateDataset
 from armijo.methods.base import Method, Problem, StepRecord, minimize
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
-from armijo.privacy.accountant import Accountant
-from armijo.privacy.budget import Budget, FloatArray, Neighboring
 from armijo.training.accounts import accountant_for
 
 MOST_BATCHES = 16

@@ -14,16 +14,16 @@ from typing import Literal
 import numpy as np
 import torch
 
+from armijo.accounting.above_threshold import AboveThreshold
+from armijo.accounting.budget import Budget, FloatArray
+from armijo.accounting.calibration import order_for, renyi_noise_for_plan
+from armijo.accounting.filter import PrivacyFilter
 from armijo.audit.games import Claim
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.methods.armijo_search import ArmijoSearch
 from armijo.methods.base import Direction
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
-from armijo.privacy.above_threshold import AboveThreshold
-from armijo.privacy.budget import Budget, FloatArray
-from armijo.privacy.calibration import order_for, renyi_noise_for_plan
-from armijo.privacy.filter import PrivacyFilter
 
 _TRIES = 3
 _FEATURE = 10.0

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from armijo import _validate
+from armijo.accounting.budget import Budget
 from armijo.audit.catalog import AUDITS, GAMES, one_run
 from armijo.audit.games import FEWEST_TRIALS, Outcome, play_game
-from armijo.privacy.budget import Budget
 
 TRIALS, FAST_TRIALS = 2000, 300
 """Releases on each data set of a game."""

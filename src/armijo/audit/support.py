@@ -14,15 +14,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from armijo.accounting.budget import Budget, FloatArray
+from armijo.accounting.calibration import noise_for_plan
+from armijo.accounting.mechanisms import Gaussian
+from armijo.accounting.planned import PlannedAccountant
 from armijo.audit.games import Claim
 from armijo.data import fixed_point
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.query import BoundedQuery
 from armijo.noise import Randomness
-from armijo.privacy.budget import Budget, FloatArray
-from armijo.privacy.calibration import noise_for_plan
-from armijo.privacy.mechanisms import Gaussian
-from armijo.privacy.planned import PlannedAccountant
 
 IntArray = NDArray[np.int64]
 

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from armijo import _validate
+from armijo.accounting.budget import Budget
+from armijo.accounting.mechanisms import ExponentialMechanism, Gaussian
 from armijo.baselines.selection import (
     SELECTION_RULES,
     SelectionRule,
@@ -35,8 +37,6 @@ from armijo.methods.base import (
     solved,
 )
 from armijo.objectives.base import Objective
-from armijo.privacy.budget import Budget
-from armijo.privacy.mechanisms import ExponentialMechanism, Gaussian
 
 
 @dataclass(frozen=True, kw_only=True)

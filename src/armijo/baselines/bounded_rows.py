@@ -23,12 +23,12 @@ from scipy import sparse
 from torch import Tensor
 
 from armijo import _validate
+from armijo.accounting.budget import FloatArray
 from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.data.query import Matrix, Rows
 from armijo.methods.base import Method, Problem, Schedule, StepRecord, solved
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import LinearObjective
-from armijo.privacy.budget import FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from scipy import optimize, sparse
 from torch import Tensor
 
+from armijo.accounting.budget import FloatArray
 from armijo.data.query import Matrix
 from armijo.errors import ArmijoError
 from armijo.objectives.linear import LinearObjective
-from armijo.privacy.budget import FloatArray
 
 _MEMORY = 20  # pairs of L-BFGS
 _MOST_ITERATIONS = 5000

@@ -19,6 +19,9 @@ import torch
 from torch import Tensor
 
 from armijo import _validate
+from armijo.accounting.budget import Budget, FloatArray
+from armijo.accounting.calibration import noise_for_plan
+from armijo.accounting.mechanisms import Gaussian
 from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.methods.base import (
     Method,
@@ -30,9 +33,6 @@ from armijo.methods.base import (
 )
 from armijo.methods.sgd import DPSGD, DPAdam, GradientState
 from armijo.objectives.base import Objective
-from armijo.privacy.budget import Budget, FloatArray
-from armijo.privacy.calibration import noise_for_plan
-from armijo.privacy.mechanisms import Gaussian
 
 
 def parabola_minimum(

@@ -30,6 +30,22 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 from armijo import _validate
+from armijo.accounting.budget import Budget, FloatArray, Neighboring
+from armijo.accounting.mechanisms import Gaussian, PureDP
+from armijo.accounting.objective_perturbation import (
+    ApproximateMinima,
+    ChaudhuriObjective,
+    KiferObjective,
+    ObjectivePerturbation,
+    calibrate_objective,
+)
+from armijo.accounting.output_perturbation import (
+    OUTPUT_SHARE,
+    WithOutputNoise,
+    output_noise,
+    with_output_share,
+)
+from armijo.accounting.planned import reachable
 from armijo.baselines.bounded_rows import BoundedRelease, loss_smoothness
 from armijo.baselines.empirical_risk import EmpiricalRisk, certified
 from armijo.data.private import PrivateBatch
@@ -37,22 +53,6 @@ from armijo.data.query import Rows
 from armijo.methods.base import Problem, solved
 from armijo.noise import BitSource, Randomness
 from armijo.noise.vectors import gaussian_vector, radial_vector, with_gaussian
-from armijo.privacy.budget import Budget, FloatArray, Neighboring
-from armijo.privacy.mechanisms import Gaussian, PureDP
-from armijo.privacy.objective_perturbation import (
-    ApproximateMinima,
-    ChaudhuriObjective,
-    KiferObjective,
-    ObjectivePerturbation,
-    calibrate_objective,
-)
-from armijo.privacy.output_perturbation import (
-    OUTPUT_SHARE,
-    WithOutputNoise,
-    output_noise,
-    with_output_share,
-)
-from armijo.privacy.planned import reachable
 
 NoiseLaw = Literal["gaussian", "radial"]
 

@@ -3,7 +3,7 @@
 
 Outpert-GD is plain gradient descent on all rows with noise on the last iterate (Zhang,
 Zheng, Mou and Wang 2017).  How far one row can move it follows from unrolling the
-recursion of :mod:`armijo.privacy.output_perturbation`.  ``variant``:
+recursion of :mod:`armijo.accounting.output_perturbation`.  ``variant``:
 
 * ``"improved"`` (default): the exact recursion, any step size, calibrated noise;
 * ``"replica"``: the published ``3 L T eta / n`` and ``sqrt(2 log(2/delta))/epsilon``,
@@ -31,6 +31,18 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 
 from armijo import _validate
+from armijo.accounting.budget import Budget, FloatArray, Neighboring
+from armijo.accounting.calibration import noise_multiplier_for
+from armijo.accounting.mechanisms import Gaussian
+from armijo.accounting.output_perturbation import (
+    PermutedMixture,
+    gd_sensitivity,
+    mixture_noise,
+    rsgd_sensitivities,
+    rsgd_step_size,
+    zhang_sensitivity,
+)
+from armijo.accounting.planned import reachable
 from armijo.baselines.bounded_rows import (
     BoundedRelease,
     loss_smoothness,
@@ -41,18 +53,6 @@ from armijo.data.query import Matrix, Rows
 from armijo.methods.base import Problem, calibrated
 from armijo.noise import Randomness
 from armijo.noise.vectors import random_order, with_gaussian
-from armijo.privacy.budget import Budget, FloatArray, Neighboring
-from armijo.privacy.calibration import noise_multiplier_for
-from armijo.privacy.mechanisms import Gaussian
-from armijo.privacy.output_perturbation import (
-    PermutedMixture,
-    gd_sensitivity,
-    mixture_noise,
-    rsgd_sensitivities,
-    rsgd_step_size,
-    zhang_sensitivity,
-)
-from armijo.privacy.planned import reachable
 
 LONGEST_STEP = 1.98
 """Step size times smoothness: almost the longest step that still contracts."""

@@ -29,6 +29,8 @@ import torch
 from torch import Tensor
 
 from armijo import _validate
+from armijo.accounting.budget import Budget, FloatArray, Neighboring
+from armijo.accounting.mechanisms import ExponentialMechanism
 from armijo.baselines.selection import (
     SELECTION_RULES,
     SelectionRule,
@@ -41,8 +43,6 @@ from armijo.data.query import BoundedQuery
 from armijo.methods.base import Method, Problem, Schedule, StepRecord, solved
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import as_linear
-from armijo.privacy.budget import Budget, FloatArray, Neighboring
-from armijo.privacy.mechanisms import ExponentialMechanism
 
 
 @dataclass(frozen=True, kw_only=True)

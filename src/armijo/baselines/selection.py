@@ -15,11 +15,11 @@ from typing import Literal
 
 from scipy.optimize import brentq
 
+from armijo.accounting.budget import Budget
+from armijo.accounting.conversion import pure_delta
+from armijo.accounting.mechanisms import ExponentialMechanism
+from armijo.accounting.planned import planned_epsilon
 from armijo.methods.base import Schedule
-from armijo.privacy.budget import Budget
-from armijo.privacy.conversion import pure_delta
-from armijo.privacy.mechanisms import ExponentialMechanism
-from armijo.privacy.planned import planned_epsilon
 
 SelectionRule = Literal["bounded", "pure"]
 """What a selection's budget buys: by its bounded range, or as pure DP (replicas)."""

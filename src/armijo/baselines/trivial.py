@@ -17,6 +17,9 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from armijo.accounting.budget import Budget, FloatArray
+from armijo.accounting.nonprivate import NonPrivate
+from armijo.accounting.planned import reachable
 from armijo.baselines.bounded_rows import OneShot
 from armijo.baselines.empirical_risk import EmpiricalRisk, minimized
 from armijo.baselines.selection import OnlySelection
@@ -25,9 +28,6 @@ from armijo.data.query import BoundedQuery, Matrix, Rows, row_norms
 from armijo.methods.base import Method, Problem, Schedule, StepRecord, solved
 from armijo.noise import Randomness
 from armijo.objectives.base import Objective
-from armijo.privacy.budget import Budget, FloatArray
-from armijo.privacy.nonprivate import NonPrivate
-from armijo.privacy.planned import reachable
 
 
 @dataclass(frozen=True, kw_only=True)

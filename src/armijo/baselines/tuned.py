@@ -18,6 +18,12 @@ import numpy as np
 from torch import Tensor
 
 from armijo import _validate
+from armijo.accounting.budget import Budget
+from armijo.accounting.calibration import noise_for_plan
+from armijo.accounting.mechanisms import Composed, Gaussian, Repeated
+from armijo.accounting.planned import PlannedAccountant
+from armijo.accounting.selection import RepeatAndSelect
+from armijo.accounting.subsampling import Subsampled
 from armijo.data.fixed_point import STEPS
 from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
 from armijo.data.query import Rows
@@ -41,12 +47,6 @@ from armijo.noise import (
 )
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import as_linear
-from armijo.privacy.budget import Budget
-from armijo.privacy.calibration import noise_for_plan
-from armijo.privacy.mechanisms import Composed, Gaussian, Repeated
-from armijo.privacy.planned import PlannedAccountant
-from armijo.privacy.selection import RepeatAndSelect
-from armijo.privacy.subsampling import Subsampled
 
 Result = TypeVar("Result")
 
@@ -57,7 +57,7 @@ def stop_chance(mechanism: RepeatAndSelect) -> float:
     Rounded up, so that neither the mean nor ``-log`` of the chance exceeds what was
     charged for.
 
-    >>> from armijo.privacy.mechanisms import Gaussian
+    >>> from armijo.accounting.mechanisms import Gaussian
     >>> round(stop_chance(RepeatAndSelect(Gaussian(noise_scale=9.0), mean=4.0)), 12)
     0.25
     """

@@ -7,15 +7,15 @@ from typing import Annotated
 import typer
 
 from armijo import _validate
-from armijo.cli.output import emit, warn
-from armijo.privacy.above_threshold import AboveThreshold
-from armijo.privacy.budget import Budget
-from armijo.privacy.calibration import (
+from armijo.accounting.above_threshold import AboveThreshold
+from armijo.accounting.budget import Budget
+from armijo.accounting.calibration import (
     AccountantName,
     epsilon_of,
     noise_multiplier_for,
     step_mechanism,
 )
+from armijo.cli.output import emit, warn
 
 Rate = Annotated[float, typer.Option(help="Probability of one row to be in a batch.")]
 Steps = Annotated[int, typer.Option(help="Number of steps, a batch each.")]
@@ -91,7 +91,7 @@ def account(
     step = step_mechanism(rate, noise_multiplier, search)
     result: dict[str, object]
     if accounting == "paper":
-        from armijo.privacy.paper import BROKEN_PREMISES, printed_epsilon
+        from armijo.accounting.paper import BROKEN_PREMISES, printed_epsilon
 
         epsilon, accountant = printed_epsilon(step, steps, delta), "paper-as-printed"
         premises = list(BROKEN_PREMISES)

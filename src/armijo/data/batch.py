@@ -15,6 +15,15 @@ import torch
 from numpy.typing import NDArray
 
 from armijo import _validate
+from armijo.accounting.above_threshold import AboveThreshold
+from armijo.accounting.budget import FloatArray
+from armijo.accounting.mechanisms import (
+    Composed,
+    ExponentialMechanism,
+    Gaussian,
+    Mechanism,
+)
+from armijo.accounting.subsampling import Subsampled
 from armijo.data import fixed_point
 from armijo.data.centered_rows import CenteredRows
 from armijo.data.certified import EXACT_NOISE, noise_steps, release_bits
@@ -42,15 +51,6 @@ from armijo.noise import (
 )
 from armijo.noise.gaussian import UseNoise
 from armijo.noise.vectors import with_gaussian
-from armijo.privacy.above_threshold import AboveThreshold
-from armijo.privacy.budget import FloatArray
-from armijo.privacy.mechanisms import (
-    Composed,
-    ExponentialMechanism,
-    Gaussian,
-    Mechanism,
-)
-from armijo.privacy.subsampling import Subsampled
 
 Released = TypeVar("Released")
 _NOISE_BLOCK = 32

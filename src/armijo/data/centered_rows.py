@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from armijo.accounting.budget import FloatArray
 from armijo.data.query import Matrix
-from armijo.privacy.budget import FloatArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
+from armijo.accounting.budget import FloatArray
 from armijo.data.centered_rows import CenteredRows
 from armijo.data.lattice import canonical, row_norms
 from armijo.data.query import (
@@ -29,7 +30,6 @@ from armijo.data.query import (
     OuterProduct,
     as_tensor,
 )
-from armijo.privacy.budget import FloatArray
 
 BITS = 24
 """The lattice is the bound times 2**-BITS."""

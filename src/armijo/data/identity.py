@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
-from armijo.privacy.run_key import Digest
+from armijo.accounting.run_key import Digest
 
 _BLOCK = 1 << 23  # bytes of a table that are in memory at a time
 _PLAIN = (type(None), bool, int, float, str)

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from armijo.privacy.budget import FloatArray
+from armijo.accounting.budget import FloatArray
 
 SIGNIFICAND = 53
 ROW_BITS, WEIGHT_BITS, LEAST_WEIGHT_BITS = 22, 24, 20

@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from armijo import _validate
+from armijo.accounting.above_threshold import AboveThreshold
+from armijo.accounting.accountant import Accountant
+from armijo.accounting.budget import Neighboring
 from armijo.data import fixed_point
 from armijo.data.batch import BatchPlan, PrivateBatch
 from armijo.data.process_group import ProcessGroup, SingleProcess
@@ -24,9 +27,6 @@ from armijo.noise import (
     Randomness,
     poisson_sample,
 )
-from armijo.privacy.above_threshold import AboveThreshold
-from armijo.privacy.accountant import Accountant
-from armijo.privacy.budget import Neighboring
 
 __all__ = ["BatchPlan", "PrivateBatch", "PrivateDataset", "leaky_answer"]
 

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from armijo import _validate
+from armijo.accounting.budget import FloatArray
 from armijo.data import lattice
 from armijo.data.lattice import row_norms as row_norms
-from armijo.privacy.budget import FloatArray
 
 SMALLEST_BOUND, LARGEST_BOUND = 1e-140, 1e140
 

@@ -14,9 +14,9 @@ from scipy import sparse
 from torch import Tensor
 from torch.utils.data import default_collate
 
+from armijo.accounting.budget import FloatArray
 from armijo.data.lattice import RoundedRows, lattice_norms, rounded
 from armijo.data.query import Matrix, unlabelled
-from armijo.privacy.budget import FloatArray
 
 Index = NDArray[np.int64] | None
 """Row numbers; None is all of them."""

@@ -15,6 +15,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from armijo import _validate
+from armijo.accounting.budget import Neighboring
+from armijo.accounting.statement import PrivacyStatement
 from armijo.data.query import clipped_rows
 from armijo.estimators.labels import for_loss, positions, refuse_other_type
 from armijo.estimators.leaks import warn_of_leaks
@@ -26,8 +28,6 @@ from armijo.methods.base import StepRecord
 from armijo.noise import as_seed
 from armijo.objectives.linear import SOFTMAX, LinearObjective
 from armijo.objectives.losses import Loss
-from armijo.privacy.budget import Neighboring
-from armijo.privacy.statement import PrivacyStatement
 from armijo.registry import make_method
 
 

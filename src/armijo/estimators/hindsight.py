@@ -14,9 +14,9 @@ import numpy as np
 from sklearn.base import clone
 
 from armijo import _validate
+from armijo.accounting.budget import Budget, Guarantee
 from armijo.estimators.base import PrivateLinearClassifier
 from armijo.estimators.linear import PrivateLinearSVC, PrivateLogisticRegression
-from armijo.privacy.budget import Budget, Guarantee
 
 HINDSIGHT = (
     "every setting spent the whole budget and the best was chosen by its test "

@@ -8,10 +8,10 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 
+from armijo.accounting.budget import Budget, as_budget
 from armijo.estimators.run import Callback
 from armijo.methods.base import Method
 from armijo.objectives.losses import Loss
-from armijo.privacy.budget import Budget, as_budget
 
 _DEFAULTS = {"epsilon": 1.0, "delta": 1e-5}
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from armijo.privacy.budget import Guarantee
+from armijo.accounting.budget import Guarantee
 
 BLUE, ORANGE, GRAY = "#0072B2", "#D55E00", "#767676"
 

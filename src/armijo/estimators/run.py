@@ -14,6 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from armijo import _validate
+from armijo.accounting.accountant import Accountant, LedgerFactory
+from armijo.accounting.budget import Budget, Computed, Neighboring
+from armijo.accounting.ledger import MemoryLedger
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Matrix
 from armijo.data.sources import ArrayRows
@@ -29,9 +32,6 @@ from armijo.methods.line_search import LineSearch
 from armijo.noise import Randomness
 from armijo.objectives.elementwise import elementwise_self_test
 from armijo.objectives.linear import LinearObjective
-from armijo.privacy.accountant import Accountant, LedgerFactory
-from armijo.privacy.budget import Budget, Computed, Neighboring
-from armijo.privacy.ledger import MemoryLedger
 from armijo.training.accounts import Accounting, accountant_for
 from armijo.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from armijo.training.divergence import refuse_diverged

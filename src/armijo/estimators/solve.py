@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from armijo import _validate
+from armijo.accounting.budget import Budget, Guarantee, Neighboring, as_budget
+from armijo.accounting.statement import PrivacyStatement
 from armijo.data.query import Matrix
 from armijo.estimators.labels import for_loss, positions
 from armijo.estimators.run import RunSettings, train
@@ -17,8 +19,6 @@ from armijo.methods.base import Method, StepRecord
 from armijo.noise import Seed, as_seed
 from armijo.objectives.linear import SOFTMAX, LinearObjective
 from armijo.objectives.losses import Loss
-from armijo.privacy.budget import Budget, Guarantee, Neighboring, as_budget
-from armijo.privacy.statement import PrivacyStatement
 from armijo.registry import make_method
 from armijo.training.accounts import Accounting
 

@@ -18,13 +18,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from armijo.accounting.ledger import close_ledger
+from armijo.accounting.run_key import destroy_key
 from armijo.errors import TableError
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
 from armijo.estimators.base import PrivateLinearClassifier
 from armijo.jobs.report import REPORT_HTML, REPORT_JSON, write_report, write_synced
 from armijo.methods.base import StepRecord
-from armijo.privacy.ledger import close_ledger
-from armijo.privacy.run_key import destroy_key
 from armijo.tables import (
     ROW_BORDERS,
     LinearModel,

@@ -5,11 +5,11 @@ import json
 import os
 from pathlib import Path
 
+from armijo.accounting.ledger import read_ledger
 from armijo.errors import TableError
 from armijo.jobs.fit import CHECKPOINT, LEDGER, MODEL
 from armijo.jobs.report import REPORT_JSON
 from armijo.jobs.verify import verify_run
-from armijo.privacy.ledger import read_ledger
 from armijo.tables import load_model
 from armijo.tables.cells import shown
 

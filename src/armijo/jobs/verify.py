@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from armijo.accounting.ledger import LedgerView
+from armijo.accounting.ledger_header import MAGIC
+from armijo.accounting.verify import Fault, Verification, verify_ledger
 from armijo.errors import ArmijoError, TableError
 from armijo.jobs.fit import CHECKPOINT, DIGESTED, LEDGER, MODEL, SCHEMA, digest
 from armijo.jobs.report import REPORT_JSON
 from armijo.networks.checkpoint import read_released
-from armijo.privacy.ledger import LedgerView
-from armijo.privacy.ledger_header import MAGIC
-from armijo.privacy.verify import Fault, Verification, verify_ledger
 from armijo.tables import LinearModel, load_model, load_schema
 from armijo.training.replay import ledger_path, released
 

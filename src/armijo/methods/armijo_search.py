@@ -17,11 +17,11 @@ from typing import Literal
 from torch import Tensor
 
 from armijo import _validate
+from armijo.accounting.above_threshold import AboveThreshold
 from armijo.data.private import PrivateBatch
 from armijo.data.query import SMALLEST_BOUND, BoundedQuery
 from armijo.methods.base import Direction
 from armijo.objectives.base import Objective, QueryForm
-from armijo.privacy.above_threshold import AboveThreshold
 
 
 @dataclass(frozen=True)

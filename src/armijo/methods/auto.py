@@ -24,6 +24,9 @@ import torch
 from torch import Tensor
 
 from armijo import _validate
+from armijo.accounting.budget import Budget, FloatArray
+from armijo.accounting.calibration import noise_for_plan
+from armijo.accounting.mechanisms import Gaussian
 from armijo.data.private import BatchPlan, PrivateBatch, refuse_unsampleable
 from armijo.methods.auto_queries import (
     FACTORS,
@@ -49,9 +52,6 @@ from armijo.methods.base import (
 )
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import LinearObjective
-from armijo.privacy.budget import Budget, FloatArray
-from armijo.privacy.calibration import noise_for_plan
-from armijo.privacy.mechanisms import Gaussian
 
 FIRST_STEP = 8.0
 """First step along the preconditioned direction: twice Newton's at zero weights."""

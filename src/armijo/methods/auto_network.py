@@ -18,6 +18,9 @@ import numpy as np
 from torch import Tensor
 
 from armijo import _validate
+from armijo.accounting.budget import Budget
+from armijo.accounting.calibration import noise_for_plan
+from armijo.accounting.mechanisms import Gaussian
 from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.methods.base import (
     Direction,
@@ -32,9 +35,6 @@ from armijo.methods.base import (
 )
 from armijo.objectives.base import Objective
 from armijo.objectives.module import as_module
-from armijo.privacy.budget import Budget
-from armijo.privacy.calibration import noise_for_plan
-from armijo.privacy.mechanisms import Gaussian
 
 FACTORS = (0.5, 1.0, 2.0)
 LARGEST_STEP = 8.0

@@ -29,12 +29,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from armijo.accounting.budget import FloatArray
 from armijo.data.centered_rows import CenteredRows
 from armijo.data.fixed_point import STEPS
 from armijo.data.query import BoundedQuery, LatticeSum, OuterProduct, Rows, row_norms
 from armijo.objectives.elementwise import moved
 from armijo.objectives.linear import LinearObjective
-from armijo.privacy.budget import FloatArray
 
 OCTAVES = 20
 """Norms are sought within so many doublings of the root of d, either way."""

@@ -14,12 +14,12 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from torch import Tensor
 
+from armijo.accounting.budget import Budget, Neighboring
+from armijo.accounting.mechanisms import Gaussian, Mechanism
 from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
 from armijo.errors import BudgetExceeded
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import LinearObjective
-from armijo.privacy.budget import Budget, Neighboring
-from armijo.privacy.mechanisms import Gaussian, Mechanism
 
 _DECAY = 3.0  # the last half of the updates has 1 - 1/2^(3 + 1) of the weight
 

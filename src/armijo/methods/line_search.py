@@ -38,6 +38,10 @@ import torch
 from torch import Tensor
 
 from armijo import _validate
+from armijo.accounting.budget import Budget
+from armijo.accounting.calibration import line_search_budget, noise_for_plan
+from armijo.accounting.mechanisms import Composed, Gaussian
+from armijo.accounting.subsampling import Subsampled
 from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.methods.armijo_search import ArmijoSearch, StepChoice
 from armijo.methods.base import (
@@ -51,10 +55,6 @@ from armijo.methods.base import (
     tail_weight,
 )
 from armijo.objectives.base import Objective
-from armijo.privacy.budget import Budget
-from armijo.privacy.calibration import line_search_budget, noise_for_plan
-from armijo.privacy.mechanisms import Composed, Gaussian
-from armijo.privacy.subsampling import Subsampled
 
 LINE_SEARCHES = ("blsgd", "blsgd-ac", "blgd")
 """DP-BLSGD, the same with clip adaptation, and full-batch DP-BLGD."""

@@ -17,6 +17,9 @@ import torch
 from torch import Tensor
 
 from armijo import _validate
+from armijo.accounting.budget import Budget
+from armijo.accounting.calibration import affordable_steps, noise_multiplier_for
+from armijo.accounting.mechanisms import Gaussian
 from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.methods.base import (
     Method,
@@ -27,9 +30,6 @@ from armijo.methods.base import (
     measure,
 )
 from armijo.objectives.base import Objective
-from armijo.privacy.budget import Budget
-from armijo.privacy.calibration import affordable_steps, noise_multiplier_for
-from armijo.privacy.mechanisms import Gaussian
 
 
 @dataclass(frozen=True, kw_only=True)

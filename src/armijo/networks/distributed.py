@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from armijo.accounting.accountant import Accountant, LedgerFactory
+from armijo.accounting.budget import Budget
+from armijo.accounting.ledger import Charge, MemoryLedger
 from armijo.data.process_group import ProcessGroup, SingleProcess
 from armijo.methods.base import S
 from armijo.networks.checkpoint import load_training
 from armijo.noise import Randomness
-from armijo.privacy.accountant import Accountant, LedgerFactory
-from armijo.privacy.budget import Budget
-from armijo.privacy.ledger import Charge, MemoryLedger
 from armijo.training.checkpoint import Checkpoint
 
 

@@ -12,12 +12,12 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from armijo import _validate
+from armijo.accounting.budget import Computed, Neighboring
 from armijo.data.private import leaky_answer
 from armijo.data.sources import DatasetRows, ExampleSource, TensorRows
 from armijo.objectives.ghost.checks import Loss, as_tuple
 from armijo.objectives.ghost.params import trainable
 from armijo.objectives.module import ModuleObjective
-from armijo.privacy.budget import Computed, Neighboring
 
 CERTIFIED = "exact sums of integers, certified for each example"
 _AT_ONCE = 512

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from armijo import _validate
+from armijo.accounting.budget import Budget, Computed, Neighboring
 from armijo.methods.base import Method
 from armijo.objectives.ghost.params import flat_size
-from armijo.privacy.budget import Budget, Computed, Neighboring
 from armijo.training.replay import ledger_path
 
 EPOCHS = 10

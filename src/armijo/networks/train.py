@@ -12,6 +12,10 @@ from typing import Any, Self
 from torch import nn
 
 from armijo import _validate
+from armijo.accounting.accountant import Accountant, LedgerFactory
+from armijo.accounting.budget import Budget, as_budget
+from armijo.accounting.ledger import MemoryLedger
+from armijo.accounting.statement import PrivacyStatement
 from armijo.data.private import PrivateDataset
 from armijo.data.process_group import ProcessGroup, SingleProcess, TorchProcessGroup
 from armijo.data.sources import ExampleSource
@@ -45,10 +49,6 @@ from armijo.networks.shards import refuse_shards
 from armijo.noise import Seed, as_seed
 from armijo.objectives.ghost.checks import Loss
 from armijo.objectives.module import ModuleObjective
-from armijo.privacy.accountant import Accountant, LedgerFactory
-from armijo.privacy.budget import Budget, as_budget
-from armijo.privacy.ledger import MemoryLedger
-from armijo.privacy.statement import PrivacyStatement
 from armijo.registry import network_method, sizes_of
 from armijo.training.accounts import accountant_for
 from armijo.training.checkpoint import Checkpoint

@@ -18,7 +18,7 @@ from functools import cache
 import numpy as np
 from torch import Tensor
 
-from armijo.privacy.budget import FloatArray
+from armijo.accounting.budget import FloatArray
 
 exp, log = np.exp, np.log
 

@@ -22,6 +22,7 @@ from scipy import sparse
 from torch import Tensor
 
 from armijo import _validate
+from armijo.accounting.budget import FloatArray
 from armijo.data.lattice import product as exact_product
 from armijo.data.lattice import rounded, row_norms
 from armijo.data.query import BoundedQuery, Columns, Matrix, OuterProduct, Rows
@@ -37,7 +38,6 @@ from armijo.objectives.losses import (
     softmax_slopes,
 )
 from armijo.objectives.penalty import SquaredPenalty
-from armijo.privacy.budget import FloatArray
 
 SOFTMAX = "softmax"
 """The only loss of several scores: all others are losses of a margin."""

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from armijo import _validate
+from armijo.accounting.budget import FloatArray
 from armijo.objectives.base import QueryForm
 from armijo.objectives.elementwise import exp, log, sigmoid, softplus
-from armijo.privacy.budget import FloatArray
 
 FAR = 500.0
 """A clip of differences up to which :meth:`Loss.drops` may stand for them."""

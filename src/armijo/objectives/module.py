@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from armijo import _validate
+from armijo.accounting.budget import FloatArray
 from armijo.data.certified import EXACT_EXAMPLES
 from armijo.data.query import BoundedQuery, CertifiedSum, Rows
 from armijo.objectives.base import Objective, QueryForm
@@ -43,7 +44,6 @@ from armijo.objectives.ghost.skip_failing import skip_failing
 from armijo.objectives.ghost.strategy import strategy_for
 from armijo.objectives.losses import clipped_losses, loss_drops
 from armijo.objectives.penalty import SquaredPenalty
-from armijo.privacy.budget import FloatArray
 
 Numbers = Callable[[Rows], FloatArray]
 

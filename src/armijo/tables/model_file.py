@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from armijo.accounting.ledger_files import sync_folder
 from armijo.data.query import clipped_rows
 from armijo.errors import TableError
-from armijo.privacy.ledger_files import sync_folder
 from armijo.tables.cells import listed, shown
 from armijo.tables.columns import check_keys
 from armijo.tables.schema import Schema

@@ -6,17 +6,17 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from armijo import _validate
+from armijo.accounting.accountant import Accountant, LedgerFactory
+from armijo.accounting.budget import Budget, Computed, Neighboring
+from armijo.accounting.calibration import epsilon_of, order_for
+from armijo.accounting.filter import PrivacyFilter
+from armijo.accounting.mechanisms import Mechanism
+from armijo.accounting.nonprivate import NonPrivateAccountant
+from armijo.accounting.paper import PaperAccountant
+from armijo.accounting.planned import PlannedAccountant
+from armijo.accounting.subsampling import Subsampled
 from armijo.errors import BudgetExceeded
 from armijo.methods.base import Method, S
-from armijo.privacy.accountant import Accountant, LedgerFactory
-from armijo.privacy.budget import Budget, Computed, Neighboring
-from armijo.privacy.calibration import epsilon_of, order_for
-from armijo.privacy.filter import PrivacyFilter
-from armijo.privacy.mechanisms import Mechanism
-from armijo.privacy.nonprivate import NonPrivateAccountant
-from armijo.privacy.paper import PaperAccountant
-from armijo.privacy.planned import PlannedAccountant
-from armijo.privacy.subsampling import Subsampled
 
 Accounting = Literal["sound", "paper"]
 

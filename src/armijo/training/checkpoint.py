@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from armijo import _validate
+from armijo.accounting.ledger_files import sync_folder, write
 from armijo.errors import ArmijoError
 from armijo.methods.base import Direction, S, State, StepRecord
-from armijo.privacy.ledger_files import sync_folder, write
 
 FORMAT = "armijo-checkpoint"
 VERSION = 3

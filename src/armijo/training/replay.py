@@ -15,19 +15,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from armijo.data.identity import update_digest, update_with_machine
-from armijo.data.sources import RowSource
-from armijo.errors import LedgerError
-from armijo.methods.base import State, StepRecord
-from armijo.noise import Randomness
-from armijo.privacy.ledger import Ledger, MemoryLedger
-from armijo.privacy.run_key import (
+from armijo.accounting.ledger import Ledger, MemoryLedger
+from armijo.accounting.run_key import (
     CheckpointRef,
     Digest,
     Fingerprint,
     RunKey,
     resume_key,
 )
+from armijo.data.identity import update_digest, update_with_machine
+from armijo.data.sources import RowSource
+from armijo.errors import LedgerError
+from armijo.methods.base import State, StepRecord
+from armijo.noise import Randomness
 from armijo.training.checkpoint import Checkpoint
 
 

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verify a finished ledger: its chain, its end, its plan, and epsilon from its charges.
+
+The files of a run are compared with the closing line in :mod:`armijo.jobs.verify`.
+There is no signature: whoever rewrites every file consistently, with charges that do
+cost what is claimed, is not seen (docs/ledger.md).
+"""
+
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from armijo.accounting.budget import EXACT_SAMPLER, Neighboring
+from armijo.accounting.independent_bounds import LARGEST_ORDER, NotKnown, renyi
+from armijo.accounting.ledger_lines import Charge, is_torn
+from armijo.accounting.ledger_view import LedgerView, read_ledger
+from armijo.accounting.recompute import (
+    Recomputed,
+    counted,
+    filter_deltas,
+    recompute_filter,
+    recompute_planned,
+)
+from armijo.errors import LedgerError
+
+TOLERANCE = 1e-3
+"""Relative: claimed epsilon and recorded costs may differ so much from recomputed ones.
+
+Covers the grid of loss distributions and suprema that are searched on other grids."""
+
+_UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, MemoryError)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong, and in which file."""
+
+    file: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.what}"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What could be verified of a run.
+
+    Attributes
+    ----------
+    ledger : str
+        The ledger.
+    view : LedgerView or None
+        What it says; None if it cannot be read.
+    faults : tuple of Fault
+        Everything that is wrong.
+    recomputed : Recomputed or None
+        Epsilon from the charges alone.
+    finished : bool
+        Whether the ledger is closed; a run that is not is neither right nor wrong.
+    """
+
+    ledger: str
+    view: LedgerView | None
+    faults: tuple[Fault, ...] = ()
+    recomputed: Recomputed | None = None
+    finished: bool = True
+
+    @property
+    def verified(self) -> bool:
+        """Whether the run is finished and nothing is wrong."""
+        return self.finished and not self.faults
+
+    @property
+    def state(self) -> str:
+        """One word for the outcome."""
+        if self.faults:
+            return "failed"
+        return "verified" if self.finished else "unfinished"
+
+    @property
+    def verdict(self) -> str:
+        """Say the outcome in one sentence."""
+        if self.faults:
+            return f"FAILED: {self.faults[0]}"
+        if not self.finished or self.view is None:
+            return (
+                "not verified: the run is unfinished, its ledger is not closed; finish "
+                "it, then verify"
+            )
+        text = f"verified: {len(self.view.charges)} charges"
+        if not self.view.header.get("guarantee"):
+            text += ", no guarantee is claimed"
+        found = self.recomputed
+        if found is None:
+            return f"{text}; the accountant proves no epsilon to recompute"
+        if found.epsilon is None:
+            return f"{text}; epsilon was NOT recomputed: {', '.join(found.unknown)}"
+        return f"{text}; epsilon {found.epsilon:.6g} recomputed by {found.by}"
+
+    def to_dict(self) -> dict[str, object]:
+        """Return one JSON object."""
+        header = {} if self.view is None else self.view.header
+        found = self.recomputed
+        return {
+            "verified": self.verified,
+            "state": self.state,
+            "verdict": self.verdict,
+            "ledger": self.ledger,
+            "epsilon": header.get("epsilon"),
+            "delta": header.get("delta"),
+            "relation": header.get("relation"),
+            "guarantee": header.get("guarantee"),
+            "charges": None if self.view is None else len(self.view.charges),
+            "epsilon_recomputed": _number(None if found is None else found.epsilon),
+            "recomputed_by": None if found is None else found.by,
+            "not_recomputed": [] if found is None else list(found.unknown),
+            "tolerance": TOLERANCE,
+            "faults": [{"file": one.file, "fault": one.what} for one in self.faults],
+        }
+
+
+def _number(value: float | None) -> float | None:
+    """Return a number that JSON has."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def verify_ledger(path: str | os.PathLike[str]) -> Verification:
+    """Verify a ledger by itself.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Returns
+    -------
+    Verification
+        With a fault for each thing that is wrong; nothing is raised for a ledger that
+        is damaged, of another version or not there.
+    """
+    name = os.fspath(path)
+    try:
+        view = read_ledger(path)
+    except LedgerError as error:
+        return Verification(str(name), None, (Fault(str(name), str(error)),))
+    checks = _Checks(view)
+    try:
+        checks.run()
+    except _UNREADABLE as error:
+        checks.faults.append(f"its header or charges make no sense ({error!r:.200})")
+    return Verification(
+        str(name),
+        view,
+        tuple(Fault(str(name), what) for what in checks.faults),
+        checks.recomputed,
+        finished=view.closing is not None,
+    )
+
+
+class _Checks:
+    """The checks of one ledger, and what they found."""
+
+    def __init__(self, view: LedgerView) -> None:
+        self._view = view
+        self._header: Mapping[str, Any] = view.header
+        self._whole = [one for one in view.charges if not is_torn(one)]
+        self.faults: list[str] = []
+        self.recomputed: Recomputed | None = None
+
+    def run(self) -> None:
+        """Make all checks."""
+        self._check_claim()
+        name = str(self._header["accountant"])
+        if name.startswith("planned-"):
+            self._check_plan()
+        elif name.startswith("filter-"):
+            self._check_filter()
+        elif self._header["guarantee"]:
+            self.faults.append(f"accountant {name!r} proves nothing, yet it is claimed")
+        if self.recomputed is not None:
+            self._check_epsilon("the charges cost", self.recomputed.epsilon)
+
+    def _check_claim(self) -> None:
+        """Check what the header says of itself."""
+        header = self._header
+        epsilon, delta = float(header["epsilon"]), float(header["delta"])
+        if not (0 < epsilon < math.inf and 0 < delta < 1):
+            raise ValueError(f"epsilon {epsilon!r} at delta {delta!r}")
+        relation = Neighboring(str(header["relation"]))
+        if bool(header["guarantee"]) != (not header["broken_premises"]):
+            self.faults.append("it claims a guarantee and reasons why there is none")
+        if header["guarantee"] and header["sampler"] != EXACT_SAMPLER:
+            self.faults.append(
+                f"expected the sampler {EXACT_SAMPLER!r}, found {header['sampler']!r}"
+            )
+        described = [one.mechanism for one in self._whole]
+        if relation is Neighboring.REPLACE_ONE and any(map(_is_sampled, described)):
+            self.faults.append(
+                "Poisson sampling is amplified under the replace-one relation, for "
+                "which that is not proved"
+            )
+
+    def _check_plan(self) -> None:
+        """Compare the charges with the plan; recompute both."""
+        plan = [(one, int(count)) for one, count in self._header["plan"]]
+        allowed: Counter[str] = Counter()
+        for one, count in plan:
+            allowed[_key(one)] += count
+        if self._header["limits"] != [float(sum(allowed.values()))]:
+            self.faults.append(
+                f"expected the plan's {sum(allowed.values())} accesses as the limit, "
+                f"found {self._header['limits']}"
+            )
+        made = counted(one.mechanism for one in self._whole)
+        for one, count in made:
+            if count > allowed[_key(one)]:
+                self.faults.append(
+                    f"expected at most {allowed[_key(one)]} charges of "
+                    f"{_key(one):.120}, as planned, found {count}"
+                )
+        for charge in self._whole:
+            if charge.cost != (1.0,):
+                self.faults.append(
+                    f"expected cost 1 of the planned charge {charge.index}, found "
+                    f"{charge.cost}"
+                )
+        self._recompute(lambda: recompute_planned(self._header, made))
+        if sum(allowed.values()) != len(self._whole) and self._known():
+            whole = recompute_planned(self._header, plan)
+            self._check_epsilon("the plan costs", whole.epsilon)
+
+    def _check_filter(self) -> None:
+        """Compare recorded costs, limits and sums; recompute epsilon."""
+        orders = np.array(self._header["orders"], dtype=float)
+        limits = np.array(self._header["limits"], dtype=float)
+        deltas = filter_deltas(self._header)
+        if float(np.sum(deltas)) > float(self._header["delta"]) * (1 + 1e-6):
+            self.faults.append(
+                "the limits do not follow from epsilon and delta of the header"
+            )
+        spent = np.array(self._view.spent or np.zeros(len(orders)))
+        if not np.any(spent <= limits):
+            self.faults.append(
+                f"the charges sum to {spent.tolist()}, above the limits "
+                f"{limits.tolist()}"
+            )
+        if np.any(orders > LARGEST_ORDER):
+            self.recomputed = Recomputed(None, "nothing", ("orders that large",))
+            return
+        torn = [one.cost for one in self._view.charges if is_torn(one)]
+        lost = np.sum(np.array(torn), axis=0) if torn else np.zeros(len(orders))
+        made = counted(one.mechanism for one in self._whole)
+        self._recompute(lambda: recompute_filter(self._header, made, lost))
+        if self._known():
+            self._check_costs(orders)
+
+    def _check_costs(self, orders: Any) -> None:
+        """Compare the recorded cost of each charge with that of its mechanism."""
+        known: dict[str, Any] = {}
+        for charge in self._whole:
+            key = _key(charge.mechanism)
+            if key not in known:
+                known[key] = renyi(charge.mechanism, orders)
+            if not _close(charge, known[key]):
+                self.faults.append(
+                    f"expected {known[key].tolist()} as the cost of charge "
+                    f"{charge.index}, by its mechanism, found {list(charge.cost)}"
+                )
+                return
+
+    def _recompute(self, work: Callable[[], Recomputed]) -> None:
+        """Recompute epsilon, or name what cannot be."""
+        try:
+            self.recomputed = work()
+        except NotKnown as error:
+            self.recomputed = Recomputed(None, "nothing", (str(error),))
+
+    def _known(self) -> bool:
+        """Say whether epsilon was recomputed."""
+        return self.recomputed is not None and self.recomputed.epsilon is not None
+
+    def _check_epsilon(self, what: str, epsilon: float | None) -> None:
+        """Refuse a claim below what was recomputed."""
+        claimed = float(self._header["epsilon"])
+        if epsilon is not None and not epsilon <= claimed * (1 + TOLERANCE):
+            self.faults.append(
+                f"{what} epsilon {epsilon:.6g} at delta {self._header['delta']:g}, "
+                f"claimed is {claimed:g} (tolerance {TOLERANCE:g})"
+            )
+
+
+def _is_sampled(described: Any) -> bool:
+    """Say whether rows are sampled somewhere in a described mechanism."""
+    if isinstance(described, list):
+        return any(map(_is_sampled, described))
+    if not isinstance(described, Mapping):
+        return False
+    own = described.get("mechanism") == "Subsampled" and described.get("rate") != 1
+    return own or any(map(_is_sampled, described.values()))
+
+
+def _key(described: Mapping[str, Any]) -> str:
+    """Return a description as text, whatever the order of its keys."""
+    return json.dumps(described, sort_keys=True)
+
+
+def _close(charge: Charge, expected: Any) -> bool:
+    """Say whether a recorded cost is the recomputed one."""
+    found = np.array(charge.cost)
+    return found.shape == expected.shape and bool(
+        np.all(np.abs(found - expected) <= TOLERANCE * expected)
+    )

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the accountants share: a step, prices, and what they look at."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from armijo.accounting.above_threshold import AboveThreshold
+from armijo.accounting.accountant import Accountant
+from armijo.accounting.budget import Budget
+from armijo.accounting.mechanisms import Composed, Gaussian, Mechanism, laplace_rdp
+from armijo.accounting.subsampling import Subsampled
+from armijo.errors import BudgetExceeded
+
+FloatArray = NDArray[np.float64]
+BUDGET = Budget(epsilon=1.0, delta=1e-8)
+STEP = Subsampled(
+    Composed((Gaussian(noise_scale=4.0), AboveThreshold.laplace(0.3))), 0.2
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed(Mechanism):
+    """A mechanism that costs what it says at every order."""
+
+    price: float
+
+    def rdp(self, orders: FloatArray) -> FloatArray:
+        return np.full(np.shape(orders), self.price)
+
+
+@dataclasses.dataclass(frozen=True)
+class Laplace(Mechanism):
+    """One number with Laplace noise: a mechanism with a curve and nothing else."""
+
+    epsilon: float
+
+    def rdp(self, orders: FloatArray) -> FloatArray:
+        return laplace_rdp(orders, self.epsilon)
+
+
+def drain(watch: Accountant, mechanism: Mechanism) -> int:
+    """Charge until the filter refuses; return how often it did not."""
+    count = 0
+    while watch.affords(mechanism):
+        watch.charge(mechanism)
+        count += 1
+    with pytest.raises(BudgetExceeded):
+        watch.charge(mechanism)
+    return count
+
+
+def snapshot(watch: Accountant) -> tuple[object, ...]:
+    """Everything that a refused request must leave as it was."""
+    return (
+        watch.spent.tolist(),
+        watch.remaining().tolist(),
+        watch.n_charges,
+        watch.limits.tolist(),
+        tuple(watch.ledger.charges),
+    )

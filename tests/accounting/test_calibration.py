@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calibration: never over the budget, hardly under it, and like ``dp-accounting``."""
+
+import functools
+import math
+
+import dp_accounting as dpa
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant
+
+from armijo.accounting.above_threshold import AboveThreshold
+from armijo.accounting.budget import Budget
+from armijo.accounting.calibration import (
+    StepBudget,
+    epsilon_of,
+    line_search_budget,
+    noise_multiplier_for,
+    order_for,
+    step_mechanism,
+)
+from armijo.accounting.conversion import best_order, rdp_limit, rdp_to_epsilon
+from armijo.accounting.filter import PrivacyFilter
+from armijo.accounting.mechanisms import Composed, ExponentialMechanism, Gaussian
+from armijo.accounting.planned import PlannedAccountant
+from armijo.accounting.subsampling import Subsampled
+from tests.accounting.accounts import drain
+from tests.accounting.contract import NOT_POSITIVE, refused
+
+BUDGET = Budget(epsilon=1.0, delta=1e-5)
+
+
+def event(rate: float, noise: float, steps: int) -> dpa.DpEvent:
+    """The same steps for ``dp-accounting``."""
+    gaussian = dpa.GaussianDpEvent(noise)
+    step = dpa.PoissonSampledDpEvent(rate, gaussian) if rate < 1 else gaussian
+    return dpa.SelfComposedDpEvent(step, steps)
+
+
+def reference_epsilon(rate: float, noise: float, steps: int, delta: float) -> float:
+    """Epsilon by the privacy loss distribution of ``dp-accounting``."""
+    return float(PLDAccountant().compose(event(rate, noise, steps)).get_epsilon(delta))
+
+
+@functools.cache
+def calibrated(
+    accountant: str, epsilon: float, delta: float, rate: float, steps: int
+) -> float:
+    """The noise for a setting, found once."""
+    budget = Budget(epsilon=epsilon, delta=delta)
+    return noise_multiplier_for(budget, rate=rate, steps=steps, accountant=accountant)
+
+
+# epsilon, delta, rate, steps
+SETTINGS = [
+    (1.0, 1e-5, 0.1, 100),
+    (0.5, 1e-5, 1.0, 10),
+    (0.3, 1e-8, 0.2, 50),
+]
+LARGER = [
+    (2.0, 1e-6, 0.02, 200),
+    (1.0, 1e-5, 0.005, 2000),
+    (2.0, 1e-6, 0.01, 500),
+    (8.0, 1e-6, 0.02, 1000),
+    (4.0, 1e-7, 0.1, 300),
+    (0.2, 1e-6, 0.05, 1000),
+]
+ALL_SETTINGS = [
+    *SETTINGS,
+    *(pytest.param(*each, marks=pytest.mark.slow) for each in LARGER),
+]
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "rate", "steps"), ALL_SETTINGS)
+def test_planned_noise_is_that_of_dp_accounting(epsilon, delta, rate, steps):
+    noise = calibrated("planned", epsilon, delta, rate, steps)
+    # Falling in the noise: between these two lies the solution of dp-accounting.
+    assert reference_epsilon(rate, noise * (1 + 1e-6), steps, delta) <= epsilon
+    assert reference_epsilon(rate, noise * (1 - 1e-3), steps, delta) > epsilon
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "rate", "steps"),
+    [
+        SETTINGS[0],
+        *(pytest.param(*e, marks=pytest.mark.slow) for e in SETTINGS[1:] + LARGER),
+    ],
+)
+def test_planned_noise_agrees_with_their_calibration(epsilon, delta, rate, steps):
+    ours = calibrated("planned", epsilon, delta, rate, steps)
+    theirs = dpa.calibrate_dp_mechanism(
+        PLDAccountant,
+        lambda noise: event(rate, noise, steps),
+        epsilon,
+        delta,
+        dpa.ExplicitBracketInterval(0.8 * ours, 1.2 * ours),
+        tol=1e-5,
+    )
+    assert ours == pytest.approx(theirs, rel=1e-3, abs=0.0)
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "rate", "steps"), ALL_SETTINGS)
+def test_budget_is_kept_and_used_up(epsilon, delta, rate, steps):
+    for accountant, used in (("planned", 1e-3), ("adaptive", 1e-4)):
+        noise = calibrated(accountant, epsilon, delta, rate, steps)
+        step = step_mechanism(rate, noise)
+        found, _ = epsilon_of(step, steps, delta, accountant=accountant)
+        assert epsilon * (1 - used) <= found <= epsilon
+
+
+def test_calibrated_plan_is_accepted():
+    step = step_mechanism(0.1, calibrated("planned", *SETTINGS[0]))
+    watch = PlannedAccountant(BUDGET, [(step, 100)])
+    assert watch.planned_epsilon <= BUDGET.epsilon
+
+
+@pytest.mark.parametrize("noise", [2.5, 14.0])
+@pytest.mark.parametrize("accountant", ["planned", "adaptive"])
+def test_calibration_inverts_accounting(noise, accountant):
+    rate, steps, delta = 0.02, 150, 1e-6
+    epsilon, _ = epsilon_of(
+        step_mechanism(rate, noise), steps, delta, accountant=accountant
+    )
+    back = noise_multiplier_for(
+        Budget(epsilon=epsilon, delta=delta),
+        rate=rate,
+        steps=steps,
+        accountant=accountant,
+    )
+    assert back == pytest.approx(noise, rel=5e-4, abs=0.0)
+
+
+def test_epsilon_names_its_accountant():
+    plain, searching = (
+        step_mechanism(0.1, 5.0, search) for search in (None, ExponentialMechanism(0.1))
+    )
+    planned, by_pld = epsilon_of(plain, 20, 1e-6)
+    adaptive, by_filter = epsilon_of(plain, 20, 1e-6, accountant="adaptive")
+    assert (by_pld, by_filter) == ("planned-pld", "filter-rdp")
+    assert planned < adaptive
+    assert epsilon_of(searching, 20, 1e-6)[1] == "planned-rdp"
+
+
+# In the first the curve turns up sharply just above the best order: a grid of orders
+# stops a little short of it.
+@pytest.mark.parametrize(
+    ("rate", "steps", "loss"),
+    [(0.01, 1, 2e-2), (0.01, 4000, 2e-3), (0.3, 60, 2e-3), (1.0, 4000, 2e-3)],
+)
+def test_adaptive_epsilon_is_that_of_the_best_order(rate, steps, loss):
+    step = step_mechanism(rate, 25.0)
+    found, _ = epsilon_of(step, steps, 1e-6, accountant="adaptive")
+    orders = np.unique(np.rint(np.geomspace(2, 20_000, 300)))
+    best = rdp_to_epsilon(orders, steps * step.rdp(orders), 1e-6).min()
+    assert found == pytest.approx(best, rel=loss, abs=0.0)
+
+
+def test_noise_moves_the_right_way():
+    def noise(epsilon: float = 1.0, rate: float = 0.05, steps: int = 200) -> float:
+        budget = Budget(epsilon=epsilon, delta=1e-6)
+        return noise_multiplier_for(
+            budget, rate=rate, steps=steps, accountant="adaptive"
+        )
+
+    usual = noise()
+    assert noise(epsilon=2.0) < usual < noise(epsilon=0.6)
+    assert noise(rate=0.02) < usual < noise(rate=0.2)
+    assert noise(steps=50) < usual < noise(steps=1000)
+
+
+def test_a_search_on_the_batch_needs_more_noise():
+    alone = noise_multiplier_for(BUDGET, rate=0.1, steps=100, accountant="adaptive")
+    search = AboveThreshold.laplace(0.1, 8)
+    for accountant in ("planned", "adaptive"):
+        both = noise_multiplier_for(
+            BUDGET, rate=0.1, steps=100, search=search, accountant=accountant
+        )
+        assert alone < both < 1.2 * alone
+        step = step_mechanism(0.1, both, search)
+        assert step == Subsampled(Composed((Gaussian(noise_scale=both), search)), 0.1)
+        found, _ = epsilon_of(step, 100, BUDGET.delta, accountant=accountant)
+        assert 0.999 <= found <= 1.0
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.3])
+def test_unreachable_budget_is_a_clear_error(epsilon):
+    with pytest.raises(ValueError, match=f"No noise reaches epsilon {epsilon:g}") as e:
+        noise_multiplier_for(
+            Budget(epsilon=epsilon, delta=1e-5),
+            rate=0.1,
+            steps=1000,
+            search=AboveThreshold.laplace(5.0),
+        )
+    assert "lower the budget of the search" in str(e.value)
+
+
+def test_more_budget_than_anyone_needs():
+    noise = noise_multiplier_for(
+        Budget(epsilon=1e9, delta=1e-5), rate=0.1, steps=1, accountant="adaptive"
+    )
+    assert 0 < noise < 0.01
+
+
+SMALL = Budget(epsilon=0.01, delta=1e-10)
+
+
+def test_small_budget_is_not_lost_to_a_cap_on_the_order():
+    order = best_order(SMALL)
+    rho = float(rdp_limit(order, SMALL)) / order
+    noise = noise_multiplier_for(SMALL, rate=1.0, steps=1, accountant="adaptive")
+    assert noise == pytest.approx(math.sqrt(0.5 / rho), rel=1e-3, abs=0.0)
+
+
+def test_smaller_budgets_can_be_reached():
+    budget = Budget(epsilon=0.004, delta=1e-8)
+    noise = noise_multiplier_for(budget, rate=0.5, steps=10, accountant="adaptive")
+    found, _ = epsilon_of(
+        step_mechanism(0.5, noise), 10, budget.delta, accountant="adaptive"
+    )
+    assert found <= budget.epsilon
+
+
+FITTING = [
+    (1.0, 1e-8, 0.1, 100),
+    (4.0, 1e-8, 0.005, 2000),
+    (0.5, 1e-6, 0.05, 7),
+]
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "rate", "steps"), FITTING)
+def test_calibrated_steps_fit_into_a_filter(epsilon, delta, rate, steps):
+    budget = Budget(epsilon=epsilon, delta=delta)
+    noise = noise_multiplier_for(budget, rate=rate, steps=steps, accountant="adaptive")
+    step = step_mechanism(rate, noise)
+    watch = PrivacyFilter(budget, order=order_for(budget, step))
+    assert drain(watch, step) == steps
+    assert watch.epsilon_spent() <= epsilon
+
+
+# The first two lose their last step, the third nearly all of the budget.
+NOT_FITTING = [
+    (0.1, 1e-8, 0.1, 100),
+    (0.25, 8e-8, 0.28, 3),
+    (0.0233, 4e-8, 0.00123, 2),
+]
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "rate", "steps"), NOT_FITTING)
+def test_calibrated_steps_fit_into_a_filter_of_any_size(epsilon, delta, rate, steps):
+    test_calibrated_steps_fit_into_a_filter(epsilon, delta, rate, steps)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.3])
+def test_order_for_is_the_best_one(rate):
+    step = step_mechanism(rate, 3.0, AboveThreshold.laplace(0.2))
+    orders = np.arange(2.0, 200.0)
+    affordable = rdp_limit(orders, BUDGET) / step.rdp(orders)
+    order = order_for(BUDGET, step)
+    assert affordable[order - 2] >= affordable.max() * (1 - 2e-3)
+
+
+SEARCHES = {
+    "laplace": AboveThreshold.laplace,
+    "capped": lambda epsilon: AboveThreshold.laplace(epsilon, 4),
+    "gaussian": lambda epsilon: AboveThreshold.gaussian(epsilon**2 / 2, 10),
+    "noisy-max": ExponentialMechanism,
+}
+
+
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES.keys())
+@pytest.mark.parametrize(
+    ("epsilon", "rate", "steps"),
+    [(3.0, 0.1, 100), pytest.param(0.7, 1.0, 5, marks=pytest.mark.slow)],
+)
+def test_line_search_budget_is_kept_and_used_up(epsilon, rate, steps, search):
+    budget = Budget(epsilon=epsilon, delta=1e-6)
+    found = line_search_budget(budget, rate=rate, steps=steps, search=search)
+    assert isinstance(found, StepBudget)
+    assert found.search_epsilon == pytest.approx(math.sqrt(2 * found.gradient_rho))
+    gradient = Gaussian.from_rho(found.gradient_rho)
+    step = Subsampled(Composed((gradient, search(found.search_epsilon))), rate)
+    spent, _ = epsilon_of(step, steps, 1e-6, accountant="adaptive")
+    assert epsilon * (1 - 1e-4) <= spent <= epsilon * (1 + 1e-9)
+    alone = noise_multiplier_for(budget, rate=rate, steps=steps, accountant="adaptive")
+    assert gradient.noise_multiplier > alone
+
+
+def test_line_search_budget_defaults_to_the_search_of_the_paper():
+    default = line_search_budget(BUDGET, rate=1.0, steps=5)
+    named = line_search_budget(BUDGET, rate=1.0, steps=5, search=AboveThreshold.laplace)
+    assert default == named
+
+
+BAD_RATES = [*NOT_POSITIVE, 1.001, 2]
+BAD_COUNTS = [0, -1, 1.5, 10.0, True, "3", math.nan, None]
+
+
+@pytest.mark.parametrize("rate", BAD_RATES, ids=repr)
+def test_bad_rates_are_refused(rate):
+    refused(lambda: noise_multiplier_for(BUDGET, rate=rate, steps=1), "rate", rate)
+    refused(lambda: line_search_budget(BUDGET, rate=rate, steps=1), "rate", rate)
+    refused(lambda: step_mechanism(rate, 1.0), "rate", rate)
+
+
+@pytest.mark.parametrize("steps", BAD_COUNTS, ids=repr)
+def test_bad_steps_are_refused(steps):
+    refused(lambda: noise_multiplier_for(BUDGET, rate=1.0, steps=steps), "steps", steps)
+    refused(lambda: line_search_budget(BUDGET, rate=1.0, steps=steps), "steps", steps)
+    refused(lambda: epsilon_of(step_mechanism(0.1, 1.0), steps, 1e-5), "steps", steps)
+
+
+@pytest.mark.parametrize("noise", NOT_POSITIVE, ids=repr)
+def test_bad_noise_is_refused(noise):
+    refused(lambda: step_mechanism(0.1, noise), "noise_multiplier", noise)
+
+
+@pytest.mark.parametrize("accountant", ["planned", "adaptive"])
+@pytest.mark.parametrize("delta", [*NOT_POSITIVE, 1.0], ids=repr)
+def test_bad_delta_is_refused(delta, accountant):
+    step = step_mechanism(0.1, 1.0)
+    refused(lambda: epsilon_of(step, 1, delta, accountant=accountant), "delta", delta)
+
+
+def test_bad_accountants_are_refused():
+    step = step_mechanism(0.1, 1.0)
+    for name in ("filter", "", None):
+        refused(
+            lambda n=name: epsilon_of(step, 1, 1e-5, accountant=n), "accountant", name
+        )
+
+
+def test_bad_accountants_of_the_calibration_are_refused():
+    refused(
+        lambda: noise_multiplier_for(BUDGET, rate=1.0, steps=1, accountant="filter"),
+        "accountant",
+        "filter",
+    )

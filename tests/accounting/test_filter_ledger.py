@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A filter whose charges are on disk: interrupted, refused, torn, or of another run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from armijo.accounting.budget import Neighboring
+from armijo.accounting.filter import PrivacyFilter
+from armijo.accounting.ledger import Ledger, read_ledger
+from armijo.accounting.mechanisms import Gaussian, PureDP, describe
+from armijo.accounting.subsampling import Subsampled
+from armijo.errors import BudgetExceeded, LedgerError, UnchargedAccess
+from tests.accounting.accounts import BUDGET, STEP, Fixed, drain, snapshot
+
+
+def on_file(path: Path, **settings: object) -> PrivacyFilter:
+    """A filter that writes its charges to a file."""
+    return PrivacyFilter(
+        BUDGET, ledger=lambda header: Ledger.open(path, header=header), **settings
+    )
+
+
+SCHEDULE = [
+    Subsampled(Gaussian(noise_scale=scale), 0.1 + 0.01 * k)
+    for k, scale in enumerate([7.3, 6.1, 5.9, 8.8, 6.6, 7.7, 9.1, 5.3])
+]
+
+
+@pytest.mark.parametrize("interrupted", [{0}, {3}, {1, 2, 5}, set(range(8))], ids=str)
+def test_reopened_ledger_equals_an_uninterrupted_run(tmp_path, interrupted):
+    straight = PrivacyFilter(BUDGET)
+    watch = on_file(tmp_path / "run.ledger")
+    for k, mechanism in enumerate(SCHEDULE):
+        straight.charge(mechanism, label=f"step {k}")
+        watch.charge(mechanism, label=f"step {k}")
+        if k in interrupted:
+            watch.ledger.close()
+            watch = on_file(tmp_path / "run.ledger")
+    assert snapshot(watch) == snapshot(straight)
+    assert watch.state_dict() == straight.state_dict()
+    assert watch.epsilon_spent() == straight.epsilon_spent()
+    assert drain(watch, STEP) == drain(straight, STEP)
+    assert watch.spent.tolist() == straight.spent.tolist()
+
+
+def test_refused_charge_is_not_written(tmp_path):
+    path = tmp_path / "run.ledger"
+    watch = on_file(path)
+    watch.charge(STEP)
+    before = path.read_bytes()
+    with pytest.raises(BudgetExceeded):
+        watch.charge(PureDP(30.0))
+    with pytest.raises(UnchargedAccess):
+        watch.charge(STEP, batch=0)
+    with pytest.raises(ValueError, match="positive cost"):
+        watch.charge(Fixed(0.0))
+    assert path.read_bytes() == before
+    assert watch.n_charges == 1
+
+
+def test_charge_is_on_disk_when_it_returns(tmp_path):
+    path = tmp_path / "run.ledger"
+    watch = on_file(path)
+    for count in (1, 2, 3):
+        watch.charge(STEP, label="step")
+        view = read_ledger(path)
+        assert len(view.charges) == count
+        assert view.spent == tuple(watch.spent.tolist())
+        assert view.charges[-1].mechanism == json.loads(json.dumps(describe(STEP)))
+
+
+def test_torn_line_counts_as_spent(tmp_path):
+    path = tmp_path / "run.ledger"
+    watch = on_file(path)
+    for _ in range(3):
+        watch.charge(STEP)
+    spent = watch.spent[0]
+    watch.ledger.close()
+    path.write_bytes(path.read_bytes()[:-7])
+    again = on_file(path)
+    assert again.n_charges == 3
+    assert again.spent[0] >= spent
+    assert again.epsilon_spent() >= watch.epsilon_spent()
+
+
+def test_ledger_of_other_settings_is_refused(tmp_path):
+    path = tmp_path / "run.ledger"
+    on_file(path).ledger.close()
+    before = path.read_bytes()
+    for other in (
+        {"orders": 24},
+        {"relation": Neighboring.ZERO_OUT},
+        {"insecure_deterministic": True},
+        {"orders": {31: 0.5}},
+    ):
+        with pytest.raises(LedgerError, match="another run"):
+            on_file(path, **other)
+    assert path.read_bytes() == before
+
+
+def test_ledger_with_another_number_of_sums_is_refused():
+    other = PrivacyFilter(BUDGET, order={24: 0.5, 31: 0.5})
+    other.charge(STEP)
+    with pytest.raises(LedgerError, match="2 running sums, expected 1"):
+        PrivacyFilter(BUDGET, ledger=lambda header: other.ledger)

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger on a disk that fails: nothing is spent by the call, nothing is lost."""
+
+import errno
+import os
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from armijo.accounting.ledger import Ledger, read_ledger
+from armijo.errors import LedgerError
+from tests.accounting.ledger_samples import (
+    COSTS,
+    HEADER,
+    at_least,
+    charge,
+    extend,
+    full_disk,
+    reopen,
+    sample,
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.ledger"
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave syncing out where hundreds of files are opened."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
+@pytest.mark.parametrize("room", [0, 1, 30, 150])
+@pytest.mark.parametrize("raises_ceiling", [False, True])
+def test_a_full_disk_spends_nothing_and_poisons(
+    path: Path, monkeypatch: pytest.MonkeyPatch, room: int, raises_ceiling: bool
+) -> None:
+    cost = (0.9, 0.9) if raises_ceiling else (0.1, 0.1)
+    extend(path, COSTS)
+    with Ledger.open(path, header=HEADER) as ledger:
+        spent, before = ledger.spent, path.read_bytes()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full_disk(room))
+            with pytest.raises(
+                LedgerError, match=r"No space left .* nothing was spent"
+            ):
+                ledger.append(charge(5, cost))
+        assert ledger.spent == spent
+        with pytest.raises(LedgerError, match="did not finish; nothing was spent"):
+            ledger.append(charge(5, cost))
+        assert ledger.spent == spent
+    left = path.read_bytes()
+    assert left.startswith(before)
+    assert len(left) == len(before) + room
+    view = reopen(path)
+    torn_charge = room and (not raises_ceiling or room in (1, 150))
+    assert len(view.charges) == 5 + bool(torn_charge)
+    if torn_charge:
+        assert at_least(view.charges[-1].cost, cost if room == 150 else (0.2, 0.7))
+    extend(path, [cost])
+    assert reopen(path).charges[-1].cost == cost
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EIO, "I/O error"), KeyboardInterrupt()]
+)
+def test_a_failing_sync_poisons_and_the_line_counts(
+    path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(fd: int) -> None:
+        raise error
+
+    expected = LedgerError if isinstance(error, OSError) else KeyboardInterrupt
+    with Ledger.open(path, header=HEADER) as ledger:
+        ledger.append(charge(0, (0.5, 0.5)))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fail)
+            with pytest.raises(expected):
+                ledger.append(charge(1, (0.25, 0.5)))
+        assert ledger.spent == (0.5, 0.5)
+        with pytest.raises(LedgerError, match="did not finish"):
+            ledger.append(charge(1, (0.25, 0.5)))
+    assert reopen(path).spent == (0.75, 1.0)
+
+
+def test_short_writes_are_continued(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda fd, data: real(fd, data[:7]))
+        extend(path, COSTS)
+        patch.setattr(os, "write", lambda fd, data: 0)
+        with (
+            Ledger.open(path, header=HEADER) as ledger,
+            pytest.raises(LedgerError, match="nothing could be written"),
+        ):
+            ledger.append(charge(5, (0.1, 0.1)))
+    assert [one.cost for one in reopen(path).charges] == COSTS
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_disk_that_fills_at_any_write_never_loses_a_charge(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = sum(map(len, sample(path)))
+    path.unlink()
+    for room in count(step=5):
+        granted: list[tuple[float, ...]] = []
+        with (
+            monkeypatch.context() as patch,
+            suppress(LedgerError),
+        ):
+            patch.setattr(os, "write", full_disk(room))
+            with Ledger.open(path, header=HEADER) as ledger:
+                for cost in COSTS:
+                    ledger.append(charge(ledger.next_index, cost))
+                    granted.append(cost)
+        if not path.exists():
+            assert not granted
+            assert os.listdir(path.parent) == ["run.ledger.lock"]
+        else:
+            found = [one.cost for one in reopen(path).charges]
+            assert found[: len(granted)] == granted
+            assert len(found) <= len(granted) + 1
+            path.unlink()
+        if room > size:
+            assert granted == COSTS
+            return
+
+
+def test_a_repair_that_fails_can_be_repeated(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torn = b"".join(sample(path))[:-30]
+    path.write_bytes(torn)
+    expected = read_ledger(path)
+    for room in (0, 1, 20, 60):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full_disk(room))
+            with pytest.raises(LedgerError, match=r"Cannot open .* No space left"):
+                Ledger.open(path, header=HEADER)
+        assert read_ledger(path) == expected
+    assert reopen(path) == expected
+
+
+def test_a_file_system_without_links_still_gets_a_ledger(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(source: str, target: str) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", no_links)
+        extend(path, COSTS)
+    assert [one.cost for one in reopen(path).charges] == COSTS
+    assert sorted(os.listdir(path.parent)) == ["run.ledger", "run.ledger.lock"]
+
+
+def test_a_file_that_appears_meanwhile_is_not_overwritten(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.link
+
+    def late(source: str, target: str) -> None:
+        Path(target).write_text("precious")
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", late)
+        with pytest.raises(LedgerError, match="File exists"):
+            Ledger.open(path, header=HEADER)
+    assert path.read_text() == "precious"
+    assert sorted(os.listdir(path.parent)) == ["run.ledger", "run.ledger.lock"]
+
+
+@pytest.mark.parametrize("change", ["delete", "replace", "append", "truncate"])
+def test_a_file_changed_by_someone_else_takes_no_charge(
+    path: Path, change: str
+) -> None:
+    with Ledger.open(path, header=HEADER) as ledger:
+        ledger.append(charge(0, (0.5, 0.5)))
+        data = path.read_bytes()
+        if change in ("delete", "replace"):
+            path.rename(path.with_name("moved"))
+        content = {"replace": data, "append": data + b"{", "truncate": data[:-1]}
+        if change in content:
+            path.write_bytes(content[change])
+        with pytest.raises(LedgerError, match="nothing was spent"):
+            ledger.append(charge(1, (0.5, 0.5)))
+        assert ledger.spent == (0.5, 0.5)
+    if change in content:
+        assert path.read_bytes() == content[change]

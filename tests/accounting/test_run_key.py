@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run key: secret, made for one run, witness of its results, gone at the end."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from armijo.accounting import run_key
+from armijo.accounting.ledger import Ledger, read_ledger
+from armijo.accounting.run_key import CheckpointRef, RunKey, destroy_key, resume_key
+from armijo.errors import ArmijoError, LedgerError, RechargeWarning
+from tests.accounting.ledger_samples import HEADER, charge, full_disk
+
+
+def fed(value: bytes) -> Any:
+    return lambda digest: digest.update(value)
+
+
+FACTS = {"the rows": fed(b"rows"), "the settings": fed(b"settings")}
+RESULT = fed(b"result")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.key"
+
+
+class TestFile:
+    def test_is_its_owners_alone_whatever_the_umask(self, path):
+        before = os.umask(0)
+        try:
+            RunKey.create(path, FACTS)
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+    def test_is_on_disk_before_it_is_used(self, path, monkeypatch):
+        events = []
+        for name in ("open", "write", "fsync"):
+            real = getattr(os, name)
+            monkeypatch.setattr(
+                os,
+                name,
+                lambda *given, name=name, real=real: (
+                    events.append((name, *given[1:2])),
+                    real(*given),
+                )[1],
+            )
+        RunKey.create(path, FACTS)
+        assert [name for name, *_ in events] == [
+            "open",
+            "write",
+            "fsync",
+            "open",
+            "fsync",
+        ]
+        assert events[0][1] & os.O_EXCL
+
+    def test_comes_back_as_it_was(self, path):
+        key = RunKey.create(path, FACTS)
+        again = RunKey.load(path)
+        assert again.name == key.name
+        assert again.changed(FACTS) == []
+        words = [
+            one.randomness.of_charge(2).stream("search").uint64(3).tolist()
+            for one in (key, again)
+        ]
+        assert words[0] == words[1]
+
+    def test_differs_each_time_and_replaces_the_one_before(self, path):
+        names = {RunKey.create(path, FACTS).name for _ in range(5)}
+        assert len(names) == 5
+        assert RunKey.load(path).name in names
+
+    def test_says_nothing_of_its_secret(self, path):
+        key = RunKey.create(path, FACTS)
+        assert key._secret.hex() not in repr(key) + key.name
+        assert key.name not in key._secret.hex()
+
+    def test_absent_or_no_key(self, path):
+        assert RunKey.load(path) is None
+        for content in (b"", b"{}", b"[]", b"5", b"\xff", b'{"format": "x"}'):
+            path.write_bytes(content)
+            assert RunKey.load(path) is None
+
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(share=st.floats(0, 1, exclude_max=True))
+    def test_a_torn_key_is_none(self, path, share):
+        RunKey.create(path, FACTS)
+        whole = path.read_bytes()
+        path.write_bytes(whole[: int(share * len(whole))])
+        assert RunKey.load(path) is None
+
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(data=st.data())
+    def test_a_flipped_bit_of_the_secret_serves_nothing(self, path, data):
+        RunKey.create(path, FACTS)
+        text = path.read_text()
+        begin = text.index('"secret": "') + len('"secret": "')
+        place = begin + data.draw(st.integers(0, 63))
+        digit = "0" if text[place] != "0" else "1"
+        path.write_text(text[:place] + digit + text[place + 1 :])
+        assert RunKey.load(path).changed(FACTS) == list(FACTS)
+
+    def test_a_full_disk_spends_nothing(self, path, monkeypatch):
+        monkeypatch.setattr(os, "write", full_disk(20))
+        with pytest.raises(ArmijoError, match=r"run\.key: No space.*Nothing was spent"):
+            RunKey.create(path, FACTS)
+
+    def test_a_key_that_may_not_be_read_is_an_error(self, path, monkeypatch):
+        RunKey.create(path, FACTS)
+
+        def refused(*given: Any) -> Any:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        monkeypatch.setattr("builtins.open", refused)
+        with pytest.raises(ArmijoError, match="Cannot read the run key"):
+            RunKey.load(path)
+
+
+class TestFacts:
+    def test_are_named_when_they_changed(self, path):
+        key = RunKey.create(path, FACTS)
+        assert key.changed(FACTS | {"the rows": fed(b"others")}) == ["the rows"]
+        assert key.changed({"the rows": FACTS["the rows"]}) == ["the settings"]
+        assert key.changed(FACTS | {"more": RESULT}) == ["more"]
+
+    def test_tags_of_two_keys_or_two_purposes_have_nothing_in_common(self, path):
+        tags = set()
+        for _ in range(2):
+            key = RunKey.create(path, FACTS)
+            tags |= {key.tag("a", RESULT), key.tag("b", RESULT), key.name}
+            tags |= set(key._made_for.values())
+        assert len(tags) == 10
+
+
+class TestResults:
+    def test_are_on_disk_before_they_are_seen(self, path):
+        key = RunKey.create(path, FACTS)
+        key.settle(0, RESULT)
+        key.settle(1, RESULT)
+        again = RunKey.load(path)
+        again.settle(0, RESULT)
+        before = path.read_bytes()
+        again.settle(1, RESULT)
+        assert path.read_bytes() == before
+        for step in (0, 1):
+            with pytest.raises(ArmijoError, match=rf"Step {step}, redone.*another"):
+                again.settle(step, fed(b"another"))
+        again.settle(2, fed(b"another"))
+
+    def test_of_two_steps_have_two_tags(self, path):
+        key = RunKey.create(path, FACTS)
+        key.settle(0, RESULT)
+        key.settle(1, RESULT)
+        assert key._results[0] != key._results[1]
+
+    def test_that_were_torn_were_not_seen(self, path):
+        key = RunKey.create(path, FACTS)
+        key.settle(0, RESULT)
+        whole = len(path.read_bytes())
+        key.settle(1, RESULT)
+        data = path.read_bytes()
+        for length in range(whole, len(data)):
+            path.write_bytes(data[:length])
+            again = RunKey.load(path)
+            assert set(again._results) == {0}
+            again.settle(1, fed(b"another"))
+            again.settle(2, RESULT)
+            assert set(RunKey.load(path)._results) == {0, 1, 2}
+
+    def test_that_cannot_be_written_are_not_used(self, path, monkeypatch):
+        key = RunKey.create(path, FACTS)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full_disk(9))
+            with pytest.raises(ArmijoError, match=r"No space.*resume the run"):
+                key.settle(0, RESULT)
+        assert RunKey.load(path)._results == {}
+
+    def test_need_the_key_to_be_there(self, path):
+        key = RunKey.create(path, FACTS)
+        path.unlink()
+        with pytest.raises(ArmijoError, match="Cannot write the run key"):
+            key.settle(0, RESULT)
+        assert not path.exists()
+
+
+class TestDestruction:
+    def test_leaves_zeros_under_whatever_still_holds_the_file(self, path):
+        key = RunKey.create(path, FACTS)
+        key.settle(0, RESULT)
+        with path.open("rb") as held:
+            key.destroy()
+            assert set(held.read()) == {0}
+        assert not path.exists()
+        key.destroy()
+
+    def test_of_no_key_is_nothing(self, path):
+        destroy_key(path)
+        assert not path.exists()
+
+    def test_removes_what_it_cannot_overwrite_and_says_so(self, path, monkeypatch):
+        RunKey.create(path, FACTS)
+        monkeypatch.setattr(os, "write", full_disk(0))
+        with pytest.raises(ArmijoError, match="Cannot destroy the run key"):
+            destroy_key(path)
+        assert not path.exists()
+
+
+class TestTakingUp:
+    """A ledger is rewound only for the same key, facts, checkpoint and charges."""
+
+    COST = (0.1, 0.1)
+
+    @pytest.fixture
+    def begun(self, tmp_path: Path, path: Path) -> tuple[Path, CheckpointRef]:
+        """Return a ledger with three charges of a key, and a checkpoint after one."""
+        place = tmp_path / "run.ledger"
+        with Ledger.open(place, header=HEADER) as ledger:
+            key = resume_key(path, ledger, FACTS, None)
+            for index in range(3):
+                ledger.append(charge(index, self.COST))
+        return place, CheckpointRef(1, key.tag("checkpoint", RESULT), RESULT)
+
+    def test_goes_on_with_the_same_key(self, begun, path):
+        place, past = begun
+        name = RunKey.load(path).name
+        with Ledger.open(place, header=HEADER) as ledger:
+            assert resume_key(path, ledger, FACTS, past).name == name
+            assert ledger.next_index == 1
+            for index in range(1, 4):
+                ledger.append(charge(index, self.COST))
+        assert len(read_ledger(place).charges) == 4
+        assert {one.key for one in read_ledger(place).charges} == {name}
+
+    @pytest.mark.parametrize(
+        ("spoil", "reason"),
+        [
+            ("key", "missing or damaged"),
+            ("rows", "changed since then: the rows"),
+            ("checkpoint", "not one of this run key"),
+            ("another run", "charges of another run"),
+        ],
+    )
+    def test_else_there_is_a_fresh_key_and_it_is_said(self, begun, path, spoil, reason):
+        (place, past), facts = begun, dict(FACTS)
+        name = RunKey.load(path).name
+        if spoil == "key":
+            path.unlink()
+        elif spoil == "rows":
+            facts["the rows"] = fed(b"others")
+        elif spoil == "checkpoint":
+            past = past._replace(content=fed(b"another"))
+        else:
+            with Ledger.open(place, header=HEADER) as ledger:
+                ledger.append(charge(3, self.COST))
+        with Ledger.open(place, header=HEADER) as ledger:
+            held = ledger.next_index
+            with pytest.warns(
+                RechargeWarning, match=rf"\({held - 1}\) are lost.*{reason}"
+            ):
+                key = resume_key(path, ledger, facts, past)
+            assert ledger.next_index == held
+            ledger.append(charge(held, self.COST))
+        assert key.name != name
+        assert read_ledger(place).charges[-1].key == key.name
+
+    def test_a_lost_key_without_lost_steps_is_no_news(self, begun, path):
+        place, past = begun
+        path.unlink()
+        with Ledger.open(place, header=HEADER) as ledger:
+            resume_key(path, ledger, FACTS, past._replace(charges=3))
+            assert ledger.next_index == 3
+
+    def test_the_redone_step_must_ask_for_what_was_paid(self, begun, path):
+        place, past = begun
+        with Ledger.open(place, header=HEADER) as ledger:
+            resume_key(path, ledger, FACTS, past)
+            before = place.read_bytes()
+            with pytest.raises(LedgerError, match=r"Charge 1 .* something else"):
+                ledger.append(charge(1, (0.05, 0.1)))
+            assert place.read_bytes() == before
+
+
+def test_every_constant_of_the_format_is_written(path):
+    RunKey.create(path, FACTS)
+    document = run_key.json.loads(path.read_bytes())
+    assert document["format"] == "armijo-run-key" and document["version"] == 1
+    assert len(bytes.fromhex(document["secret"])) == 32
+    assert list(document["made_for"]) == list(FACTS)
