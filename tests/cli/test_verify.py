@@ -24,10 +24,13 @@ from tests.jobs.conftest import Small, stop_after
 from tests.networks.network_doubles import network, prepared
 
 METHODS = {
-    "auto": {"expected_steps": None, "search_form": None},
-    "blsgd": {"max_batches": 12},
-    "sgd": {"expected_steps": None, "search_form": None},
-    "objpert": {"expected_steps": None, "search_form": None, "feature_norm": 2.0},
+    "auto": {},
+    "blsgd": {
+        "max_batches": 12,
+        "options": {"expected_steps": 10, "search_form": "difference"},
+    },
+    "sgd": {},
+    "objpert": {"options": {"feature_norm": 2.0}},
 }
 FILES = ("model.json", "schema.toml", "report.json", "report.html", "ledger.jsonl")
 
@@ -50,11 +53,8 @@ def runs(small: Small, tmp_path_factory) -> dict[str, Path]:
 
 def fit(small: Small, out: Path, given: dict[str, Any]) -> Path:
     usual = {"epsilon": 1.0, "delta": 1e-5}
-    parameters = {k: v for k, v in {**usual, **given}.items() if v is not None}
-    if parameters["method"] == "blsgd":
-        parameters |= {"expected_steps": 10, "search_form": "difference"}
     return fit_table(
-        small.csv, schema=small.schema, out=out, parameters=parameters
+        small.csv, schema=small.schema, out=out, parameters={**usual, **given}
     ).folder
 
 

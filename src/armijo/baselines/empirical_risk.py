@@ -156,7 +156,6 @@ def certified(
 
 
 def _reached(risk: EmpiricalRisk, w: FloatArray, tolerance: float) -> bool:
-    """Say whether the gradient is small enough."""
     return float(np.linalg.norm(risk.gradient(w))) <= tolerance
 
 

@@ -155,7 +155,6 @@ class PrivGeneSimplified(Method[PrivGeneState]):
         return self._batch()
 
     def _batch(self) -> BatchPlan:
-        """Return the plan of every batch."""
         return BatchPlan(mechanisms=(self.selection,))
 
     def step(
@@ -269,7 +268,6 @@ class PrivGeneOriginal(Method[PopulationState]):
         return PopulationState(w=parents[0], population=children, updates=done), record
 
     def _mutation(self, generation: int) -> float:
-        """Return how far a coordinate may be moved."""
         return self.step_size * self.step_decay**generation
 
     def _children(self, parents: list[Tensor], generation: int) -> tuple[Tensor, ...]:
@@ -384,7 +382,6 @@ class PrivGene(Method[Any]):
 
     @property
     def _population_size(self) -> int:
-        """How many there are to select from."""
         return 200 if self.population_size is None else self.population_size
 
     @property

@@ -81,7 +81,6 @@ class Majority(Method[MajorityState]):
         return self._vote()
 
     def _vote(self) -> BatchPlan:
-        """Return the plan of the only batch."""
         return BatchPlan(mechanisms=(self.selection,))
 
     def step(

@@ -253,7 +253,6 @@ class TunedSGD(Method[TunedState]):
         )
 
     def _score_plan(self) -> BatchPlan:
-        """Return the plan of the noisy count."""
         return BatchPlan(mechanisms=(self.score,))
 
     def _scored(self, data: PrivateDataset, objective: Objective, w: Tensor) -> float:

@@ -33,7 +33,6 @@ def warn_of_leaks(*, classes_read: bool, accounting: str, leaky: bool) -> None:
 
 
 def _warn(message: str) -> None:
-    """Warn at the line that called fit."""
     warnings.warn(message, PrivacyLeakWarning, stacklevel=5)
 
 

@@ -102,7 +102,6 @@ def draw_angles(ax: Any, history: pd.DataFrame) -> None:
 
 
 def _legend(ax: Any) -> None:
-    """Name what is drawn, if anything is."""
     if ax.get_legend_handles_labels()[0]:
         ax.legend(loc="best", frameon=False, fontsize=8)
 

@@ -341,5 +341,4 @@ def _accountant(
 
 
 def _marks(settings: RunSettings) -> dict[str, object]:
-    """Return what ties a ledger to its run."""
     return {"run_settings": dict(settings.fingerprint or {})}

@@ -2,13 +2,9 @@
 """Methods and the one training loop."""
 
 from armijo.methods.armijo_search import ArmijoSearch
-from armijo.methods.base import (
-    Method,
-    Problem,
-    State,
-    StepRecord,
-    minimize,
-)
+from armijo.methods.auto import Auto
+from armijo.methods.auto_network import AutoNetwork
+from armijo.methods.base import Method, Problem, State, StepRecord, minimize
 from armijo.methods.line_search import BLGD, BLSGD
 from armijo.methods.sgd import DPSGD, DPAdam
 
@@ -17,6 +13,8 @@ __all__ = [
     "BLSGD",
     "DPSGD",
     "ArmijoSearch",
+    "Auto",
+    "AutoNetwork",
     "DPAdam",
     "Method",
     "Problem",

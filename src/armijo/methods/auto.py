@@ -468,7 +468,6 @@ class Auto(Method[AutoState]):
         return self._batch(min(state.batches, last))
 
     def _batch(self, batch: int) -> BatchPlan:
-        """Return the plan of one batch, on all rows."""
         return BatchPlan(mechanisms=self._mechanisms(batch))
 
     def step(

@@ -153,7 +153,6 @@ class AutoNetwork(Method[SearchedState]):
         return self._batch(state.updates)
 
     def _searches(self, update: int) -> bool:
-        """Say whether a batch carries a search."""
         return update % self.refresh_every == 0
 
     def _batch(self, update: int) -> BatchPlan:

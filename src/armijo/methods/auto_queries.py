@@ -61,7 +61,6 @@ Sight = Callable[[Rows], Rows]
 
 
 def _as_they_are(rows: Rows) -> Rows:
-    """Leave no more rows out."""
     return rows
 
 
@@ -232,7 +231,6 @@ class Curvature:
         return table[:, :d], table[:, d:]
 
     def _turned(self, weights: FloatArray) -> FloatArray:
-        """Return weights along the eigenvectors."""
         return weights if self.vectors is None else np.asarray(weights @ self.vectors)
 
 

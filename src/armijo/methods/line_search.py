@@ -462,7 +462,6 @@ class BLGD(LineSearch):
         return BatchPlan(mechanisms=(self._gradient(state), search))
 
     def _gradient(self, state: SearchState) -> Gaussian:
-        """Return the measurement of this batch."""
         return Gaussian.from_rho(self._rho(state), state.grad_clip)
 
     def _rho(self, state: SearchState) -> float:

@@ -71,7 +71,6 @@ class LinearObjective(SquaredPenalty):
     l2: float = 1e-3
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         if not isinstance(self.loss, Loss):
             _validate.choice((*LOSSES, SOFTMAX), loss=self.loss)
         _validate.at_least(1, n_features=self.n_features)
