@@ -8,7 +8,7 @@ import pytest
 
 from armijo.accounting.budget import Neighboring
 from armijo.accounting.filter import PrivacyFilter
-from armijo.accounting.ledger import Ledger, read_ledger
+from armijo.accounting.ledger import Charge, Ledger, MemoryLedger, read_ledger
 from armijo.accounting.mechanisms import Gaussian, PureDP, describe
 from armijo.accounting.subsampling import Subsampled
 from armijo.errors import BudgetExceeded, LedgerError, UnchargedAccess
@@ -90,10 +90,10 @@ def test_ledger_of_other_settings_is_refused(tmp_path):
     on_file(path).ledger.close()
     before = path.read_bytes()
     for other in (
-        {"orders": 24},
+        {"order": 24},
         {"relation": Neighboring.ZERO_OUT},
         {"insecure_deterministic": True},
-        {"orders": {31: 0.5}},
+        {"order": 30},
     ):
         with pytest.raises(LedgerError, match="another run"):
             on_file(path, **other)
@@ -101,7 +101,7 @@ def test_ledger_of_other_settings_is_refused(tmp_path):
 
 
 def test_ledger_with_another_number_of_sums_is_refused():
-    other = PrivacyFilter(BUDGET, order={24: 0.5, 31: 0.5})
-    other.charge(STEP)
+    other = MemoryLedger()
+    other.append(Charge(0, "step", {"mechanism": "of two sums"}, (0.1, 0.2)))
     with pytest.raises(LedgerError, match="2 running sums, expected 1"):
-        PrivacyFilter(BUDGET, ledger=lambda header: other.ledger)
+        PrivacyFilter(BUDGET, ledger=lambda header: other)

@@ -197,7 +197,7 @@ def charges_what_a_batch_releases() -> bool:
     data = gate()
     data.open(BatchPlan(mechanisms=(FIRST, SECOND), rate=RATE))
     together = Gaussian.from_rho(FIRST.rho + SECOND.rho)
-    released = Subsampled(together, RATE).rdp(data.accountant.orders)
+    released = Subsampled(together, RATE).rdp(np.array([float(data.accountant.order)]))
     return bool(np.all(data.accountant.spent >= released * (1 - 1e-9)))
 
 

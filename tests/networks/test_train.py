@@ -278,7 +278,7 @@ class TestDefaults:
             network(), CROSS_ENTROPY, examples(), prepared().accountant.budget
         )
         assert (training.method.rate, training._settings.steps) == (1.0, 10)
-        assert type(training.method).__name__ == "SearchedSGD"
+        assert type(training.method).__name__ == "AutoNetwork"
         assert default_rate(1_000_000) == 1 / 100 and default_rate(2_560) == 0.1
         assert default_steps(1 / 100) == 1_000 and default_steps(0.1) == 100
 
