@@ -106,7 +106,7 @@ def test_killing_the_holder_frees_the_lock_and_loses_no_charge(path: Path) -> No
         holder.send_signal(signal.SIGKILL)
         # Not communicate(), which passes over what readline has in its buffer.
         seen = max([seen, *map(int, holder.stdout.read().split())])
-        holder.wait(timeout=60)
+        holder.communicate(timeout=60)  # closes the pipes
         with Ledger.open(path, header=HEADER) as ledger:
             # At most the charge that was on its way is counted and was not reported.
             assert seen <= ledger.next_index <= seen + 1
