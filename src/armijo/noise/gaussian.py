@@ -97,7 +97,10 @@ def each_gaussian(
     turn = Lock()
 
     def work() -> None:
-        scratch = _SCRATCH.pop() if _SCRATCH else Scratch()
+        try:  # one step: between a look and a pop another thread could take the last
+            scratch = _SCRATCH.pop()
+        except IndexError:
+            scratch = Scratch()
         while True:
             with turn:
                 part = next(parts, None)
