@@ -42,8 +42,8 @@ def rows() -> list[Row]:
         under("new AboveThreshold curve, Laplace", _curve(_laplace), 0.1),
         under("new AboveThreshold curve, Gaussian", _curve(_gaussian), 0.1),
         under("joint amplified charge, changed budget", _changed_charge(), 0.02),
-        _calibration(Budget(epsilon=1.0, delta=1e-5), rate=0.005, steps=2000),
-        _calibration(Budget(epsilon=1.0, delta=1e-5), rate=0.1, steps=200),
+        _calibration(Budget(epsilon=1.0, delta=1e-5), sampling_prob=0.005, steps=2000),
+        _calibration(Budget(epsilon=1.0, delta=1e-5), sampling_prob=0.1, steps=200),
         _gate_noise(),
     ]
 
@@ -68,7 +68,9 @@ def _gate_noise() -> Row:
 
 def _plan(gradient_rho: float, search: AboveThreshold) -> BatchPlan:
     """Return one step: a gradient and a line search on one batch."""
-    return BatchPlan(mechanisms=(Gaussian.from_rho(gradient_rho), search), rate=RATE)
+    return BatchPlan(
+        mechanisms=(Gaussian.from_rho(gradient_rho), search), sampling_prob=RATE
+    )
 
 
 def _unchanged_charge() -> float:
@@ -110,16 +112,18 @@ def _changed_charge() -> float:
     )
 
 
-def _calibration(budget: Budget, *, rate: float, steps: int) -> Row:
+def _calibration(budget: Budget, *, sampling_prob: float, steps: int) -> Row:
     """Compare the time to find the noise for a budget, and the noise that is found."""
     found: dict[str, float] = {}
 
     def ours() -> None:
         log_binomial_weights.cache_clear()
-        found["ours"] = noise_multiplier_for(budget, rate=rate, steps=steps)
+        found["ours"] = noise_multiplier_for(
+            budget, sampling_prob=sampling_prob, steps=steps
+        )
 
     def event(noise: float) -> dpa.DpEvent:
-        one = dpa.PoissonSampledDpEvent(rate, dpa.GaussianDpEvent(noise))
+        one = dpa.PoissonSampledDpEvent(sampling_prob, dpa.GaussianDpEvent(noise))
         return dpa.SelfComposedDpEvent(one, steps)
 
     def peer() -> None:
@@ -130,4 +134,6 @@ def _calibration(budget: Budget, *, rate: float, steps: int) -> Row:
     times = [median_seconds(fn, repeats=3, warmup=0) for fn in (ours, peer)]
     if abs(found["ours"] / found["peer"] - 1) > AGREEMENT:
         raise ArithmeticError(f"The calibrated noises do not agree: {found}.")
-    return times_faster(f"calibrate noise, rate {rate:g}, {steps} steps", *times, 3)
+    return times_faster(
+        f"calibrate noise, rate {sampling_prob:g}, {steps} steps", *times, 3
+    )

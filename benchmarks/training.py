@@ -68,7 +68,9 @@ def private_step(X: np.ndarray, y: np.ndarray) -> Callable[[], object]:
         loss="logistic", n_features=COLUMNS, fit_intercept=False
     )
     search = ArmijoSearch(slope=0.999, max_tries=20, form="difference")
-    method = BLSGD(gradient_rho=1e-4, search_epsilon=0.5, search=search, rate=RATE)
+    method = BLSGD(
+        gradient_rho=1e-4, search_epsilon=0.5, search=search, sampling_prob=RATE
+    )
     state = method.init(torch.zeros(objective.size, dtype=torch.float64))
     size = data.expected_batch_size(RATE)
 
@@ -118,7 +120,7 @@ import os, sys, threading, time, warnings
 import numpy as np
 from armijo.estimators import PrivateLogisticRegression
 warnings.simplefilter("ignore")
-path, rows, rate = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+path, rows, sampling_prob = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 X = np.memmap(path, dtype=np.float32, mode="r", shape=(rows, 100))
 y = (np.arange(rows) % 2).astype(np.int8)
 times, peak, done = [], [0.0], threading.Event()
@@ -134,7 +136,8 @@ watcher = threading.Thread(target=watch)
 watcher.start()
 model = PrivateLogisticRegression(
     method="blsgd", epsilon=1.0, delta=1e-8, classes=[0, 1], n_rows=rows, callback=note,
-    options={"rate": rate, "expected_steps": 30, "search_form": "difference"})
+    options={"sampling_prob": sampling_prob, "expected_steps": 30,
+             "search_form": "difference"})
 try:
     model.fit(X, y)
 finally:
@@ -144,7 +147,7 @@ print(peak[0], np.median(np.diff(times)))
 """
 
 
-def memory_of_fit(rows: int, rate: float, folder: str) -> tuple[float, float]:
+def memory_of_fit(rows: int, sampling_prob: float, folder: str) -> tuple[float, float]:
     """Return the peak of anonymous resident GiB in a fit, and seconds per step."""
     path = Path(folder) / f"rows-{rows}.float32"
     if not path.exists():
@@ -153,7 +156,14 @@ def memory_of_fit(rows: int, rate: float, folder: str) -> tuple[float, float]:
             for _ in range(rows // 100_000):
                 file.write(block.tobytes())
     done = subprocess.run(
-        [sys.executable, "-c", _MEMORY_SCRIPT, str(path), str(rows), str(rate)],
+        [
+            sys.executable,
+            "-c",
+            _MEMORY_SCRIPT,
+            str(path),
+            str(rows),
+            str(sampling_prob),
+        ],
         capture_output=True,
         text=True,
         check=True,

@@ -23,7 +23,7 @@ from benchmarks._timing import clock
 from benchmarks.training import ROWS, census_like
 warnings.simplefilter("ignore")
 method = sys.argv[1]
-chosen = {"options": {"steps": 100, "step_size": 4.0, "grad_clip": 1.0}}
+chosen = {"options": {"steps": 100, "step_size": 4.0, "max_grad_norm": 1.0}}
 X, y = census_like()
 model = PrivateLogisticRegression(
     epsilon=0.2, delta=1e-8, method=method, classes=[-1.0, 1.0], n_rows=ROWS,
@@ -48,7 +48,7 @@ budget = armijo.Budget(epsilon=3.0, delta=1e-5)
 options = {"step_size": 1.0} if method == "sgd" else {}
 begun = clock()
 armijo.train(models.cnn_small(), loss, (images, labels), budget,
-             method=method, options=options, rate=0.01, steps=100)
+             method=method, options=options, sampling_prob=0.01, steps=100)
 print(clock() - begun)
 """
 

@@ -500,14 +500,14 @@ def test_exponential_choice_knows_only_differences_and_ratios(gaps, power, seed)
     assert exponential_choice(gaps, 10**6, SeededBits(seed), _guard=1.0) == plain
 
 
-@pytest.mark.parametrize("rate", [0.005, 0.1, 0.7, 1 / 3])
-def test_inclusion_counts_are_binomial(rate):
+@pytest.mark.parametrize("sampling_prob", [0.005, 0.1, 0.7, 1 / 3])
+def test_inclusion_counts_are_binomial(sampling_prob):
     bits, n = SeededBits(6), 200_000
-    rows = poisson_sample(n, rate, bits)
-    assert stats.binomtest(rows.size, n, rate).pvalue > ACCEPT
-    assert stats.binomtest(rows.size, n, rate * 0.7).pvalue < REJECT
-    sizes = [poisson_sample(100, rate, bits).size for _ in range(3_000)]
-    variance = 100 * rate * (1 - rate)
+    rows = poisson_sample(n, sampling_prob, bits)
+    assert stats.binomtest(rows.size, n, sampling_prob).pvalue > ACCEPT
+    assert stats.binomtest(rows.size, n, sampling_prob * 0.7).pvalue < REJECT
+    sizes = [poisson_sample(100, sampling_prob, bits).size for _ in range(3_000)]
+    variance = 100 * sampling_prob * (1 - sampling_prob)
     assert np.var(sizes) == pytest.approx(variance, rel=0.15)
 
 
@@ -527,40 +527,40 @@ def test_rows_are_independent_of_each_other():
 
 
 def test_ties_of_poisson_coins_are_resolved_exactly():
-    rate = 0.5 + 2.0**-40
+    sampling_prob = 0.5 + 2.0**-40
     bits = ScriptedBits(
         words=[2**40 - 1, 2**40, 2**40 + 1],
         short=[0x7FFF, 0x8000, 0x8000, 0x8000, 0x8001],
     )
-    assert poisson_sample(5, rate, bits).tolist() == [0, 1]
+    assert poisson_sample(5, sampling_prob, bits).tolist() == [0, 1]
     assert (bits.words, bits.short) == ([], [])
     # A rate of 16 bits leaves nothing to refine: U equal to it is not below it.
     assert poisson_sample(2, 0.5, ScriptedBits(short=[0x8000, 0x7FFF])).tolist() == [1]
 
 
 def test_smallest_rate_needs_all_its_bits():
-    rate, words = 2.0**-1074, 17
+    sampling_prob, words = 2.0**-1074, 17
     bits = ScriptedBits(words=[0] * words, short=[0])
-    assert poisson_sample(1, rate, bits).tolist() == [0]
+    assert poisson_sample(1, sampling_prob, bits).tolist() == [0]
     assert bits.words == []
     bits = ScriptedBits(words=[0] * (words - 1) + [2**30], short=[0])
-    assert poisson_sample(1, rate, bits).tolist() == []
+    assert poisson_sample(1, sampling_prob, bits).tolist() == []
     assert poisson_sample(100_000, 1e-12, SeededBits(8)).size == 0
 
 
 @given(
-    rate=st.floats(0, 1, exclude_min=True, exclude_max=True),
+    sampling_prob=st.floats(0, 1, exclude_min=True, exclude_max=True),
     nudges=st.lists(st.integers(-1, 1), min_size=1, max_size=8),
     word=st.integers(0, LARGEST_WORD),
 )
-def test_poisson_coins_compare_the_numbers_they_stand_for(rate, nudges, word):
-    head = math.floor(Fraction(rate) * 2**16)
+def test_poisson_coins_compare_the_numbers_they_stand_for(sampling_prob, nudges, word):
+    head = math.floor(Fraction(sampling_prob) * 2**16)
     short = [min(max(head + nudge, 0), 2**16 - 1) for nudge in nudges]
     bits = ScriptedBits(words=[word] * (20 * len(short)), short=short)
     tail = Fraction(word, LARGEST_WORD)  # the same word for ever
     values = [(s + tail) / 2**16 for s in short]
-    expected = [i for i, value in enumerate(values) if value < Fraction(rate)]
-    assert poisson_sample(len(short), rate, bits).tolist() == expected
+    expected = [i for i, value in enumerate(values) if value < Fraction(sampling_prob)]
+    assert poisson_sample(len(short), sampling_prob, bits).tolist() == expected
 
 
 def test_full_rate_draws_nothing_and_no_rows_are_no_trouble():
@@ -600,10 +600,10 @@ def test_bad_choices_are_refused(arguments, message):
         exponential_choice(*arguments, SeededBits(0))
 
 
-@pytest.mark.parametrize("rate", [0.0, -0.1, 1.5, math.nan, math.inf])
-def test_bad_rates_are_refused(rate):
-    with pytest.raises(ValueError, match=r"Expected .*rate"):
-        poisson_sample(3, rate, SeededBits(0))
+@pytest.mark.parametrize("sampling_prob", [0.0, -0.1, 1.5, math.nan, math.inf])
+def test_bad_rates_are_refused(sampling_prob):
+    with pytest.raises(ValueError, match=r"Expected .*sampling_prob"):
+        poisson_sample(3, sampling_prob, SeededBits(0))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

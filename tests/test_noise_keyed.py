@@ -98,7 +98,7 @@ def test_the_gate_draws_from_the_streams_of_the_charge_that_was_made():
         data = PrivateDataset(
             X, n_rows=50, accountant=account, randomness=KeyedRandomness(KEY)
         )
-        batch = data.open(BatchPlan(mechanisms=(GRADIENT,), rate=0.5))
+        batch = data.open(BatchPlan(mechanisms=(GRADIENT,), sampling_prob=0.5))
         return batch.noisy_sum(features(), GRADIENT).tolist()
 
     assert answers(0) == answers(0)

@@ -123,12 +123,14 @@ def test_no_global_generator_is_used_or_seeded():
 def test_coins_of_many_rows_are_thrown_in_parts(monkeypatch):
     """Every part has its own bits, and no row is lost or doubled at a seam."""
     monkeypatch.setattr(rejection, "_PART", 7)
-    rounds, n, rate = 4_000, 20, 0.3
+    rounds, n, sampling_prob = 4_000, 20, 0.3
     bits, seen = SeededBits(11), np.zeros(n)
     for _ in range(rounds):
-        rows = poisson_sample(n, rate, bits)
+        rows = poisson_sample(n, sampling_prob, bits)
         assert rows.tolist() == sorted(set(rows.tolist()))
         seen[rows] += 1
-    z = (seen - rate * rounds) / np.sqrt(rounds * rate * (1 - rate))
+    z = (seen - sampling_prob * rounds) / np.sqrt(
+        rounds * sampling_prob * (1 - sampling_prob)
+    )
     assert np.abs(z).max() < 5
     assert poisson_sample(20, 1.0, bits).tolist() == list(range(20))

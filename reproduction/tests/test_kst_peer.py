@@ -77,7 +77,7 @@ def ours(split):
     for draw in range(DRAWS):
         model = PrivateLogisticRegression(
             method="objpert-kst",
-            options={"feature_norm": 1.0},
+            options={"data_norm": 1.0},
             epsilon=EPSILON,
             delta=DELTA,
             l2=L2,

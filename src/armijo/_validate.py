@@ -33,9 +33,9 @@ def finite(**values: object) -> None:
 def positive(**values: object) -> None:
     """Refuse anything but finite numbers above zero.
 
-    >>> positive(grad_clip=-1.0)
+    >>> positive(max_grad_norm=-1.0)
     Traceback (most recent call last):
-    ValueError: Expected grad_clip > 0, got -1.0; give a number above zero.
+    ValueError: Expected max_grad_norm > 0, got -1.0; give a number above zero.
     """
     for name, value in values.items():
         if _number(name, value) <= 0:
@@ -53,7 +53,7 @@ def non_negative(**values: object) -> None:
             )
 
 
-def rate(**values: object) -> None:
+def sampling_prob(**values: object) -> None:
     """Refuse anything but a sampling probability in (0, 1]."""
     for name, value in values.items():
         if not 0 < _number(name, value) <= 1:

@@ -121,8 +121,8 @@ NETWORK: dict[str, Entry] = {
         "budget, a fallback step instead of none, no budget increase",
         {
             "search_share": 0.1,
-            "grad_clip": 1.0,
-            "step_max": 1.0,
+            "max_grad_norm": 1.0,
+            "initial_step": 1.0,
             "adapt": "never",
             "search": "gaussian",
             "slope": 0.1,
@@ -134,19 +134,19 @@ NETWORK: dict[str, Entry] = {
     "sgd": Entry(
         DPSGD,
         "DP-SGD with a given step size",
-        {"grad_clip": 1.0},
+        {"max_grad_norm": 1.0},
     ),
-    "adam": Entry(DPAdam, "DP-Adam", {"grad_clip": 1.0}),
+    "adam": Entry(DPAdam, "DP-Adam", {"max_grad_norm": 1.0}),
     "hyfree": Entry(
         HyFree,
         "HyFreeDP: automatic clipping with its published constant",
-        {"stability": 0.01, "step_size": 1e-3, "loss_clip": 3.0, "headroom": 2.0},
+        {"stability": 0.01, "step_size": 1e-3, "loss_clip": 3.0, "growth_cap": 2.0},
     ),
     "nonprivate": Entry(
         DPAdam,
         "Adam without noise: an upper bound, no guarantee",
-        {"step_size": 1e-3, "grad_clip": 1e6, "noise_multiplier": 0.0},
-        frozenset({"grad_clip", "noise_multiplier"}),
+        {"step_size": 1e-3, "max_grad_norm": 1e6, "noise_multiplier": 0.0},
+        frozenset({"max_grad_norm", "noise_multiplier"}),
     ),
 }
 """The methods for networks."""
@@ -157,7 +157,7 @@ METHODS = tuple(LINEAR)
 NETWORK_METHODS = tuple(NETWORK)
 """Names that :func:`armijo.train` takes."""
 
-_OF_TRAINING = frozenset({"rate", "steps", "expected_steps"})
+_OF_TRAINING = frozenset({"sampling_prob", "steps", "expected_steps"})
 
 
 def describe_methods() -> list[dict[str, Any]]:
@@ -229,25 +229,27 @@ def network_method(
     name: str | Method[Any],
     budget: Budget,
     *,
-    rate: float,
+    sampling_prob: float,
     steps: int,
     options: Mapping[str, Any] | None = None,
 ) -> Method[Any]:
-    """Return a method by name, its noise solved for ``steps`` batches of ``rate``.
+    """Return a method by name, its noise solved for ``steps`` sampled batches.
 
     An option that the method does not take is refused by name.  A method that is given
     itself has its options already.
     """
-    _validate.rate(rate=rate)
+    _validate.sampling_prob(sampling_prob=sampling_prob)
     _validate.at_least(1, steps=steps)
     if isinstance(name, Method):
         _refuse_twice(name, options)
-        sizes = {"rate": rate, _count_of(name.options()): steps}
+        sizes = {"sampling_prob": sampling_prob, _count_of(name.options()): steps}
         return replace(name, **sizes).calibrate(budget, Problem())
     _validate.choice(NETWORK_METHODS, method=name)
     entry, asked = NETWORK[name], dict(options or {})
     _refuse_foreign(name, asked, entry.options - _OF_TRAINING)
-    method = entry.made({"rate": rate, _count_of(entry.options): steps, **asked})
+    method = entry.made(
+        {"sampling_prob": sampling_prob, _count_of(entry.options): steps, **asked}
+    )
     if name == "nonprivate":
         return method
     return method.calibrate(budget, Problem())
@@ -261,12 +263,12 @@ def sizes_of(method: str | Method[Any]) -> tuple[float | None, int | None]:
     if isinstance(method, str):
         return None, None
     sizes = vars(method)
-    if "rate" not in sizes:
+    if "sampling_prob" not in sizes:
         raise ValueError(
             f"Expected a method for networks, got {type(method).__name__}; give one "
             f"of {', '.join(NETWORK_METHODS)}. Nothing was spent."
         )
-    return sizes["rate"], sizes[_count_of(method.options())]
+    return sizes["sampling_prob"], sizes[_count_of(method.options())]
 
 
 def _count_of(options: set[str]) -> str:

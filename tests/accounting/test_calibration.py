@@ -30,28 +30,38 @@ from tests.accounting.contract import NOT_POSITIVE, refused
 BUDGET = Budget(epsilon=1.0, delta=1e-5)
 
 
-def event(rate: float, noise: float, steps: int) -> dpa.DpEvent:
+def event(sampling_prob: float, noise: float, steps: int) -> dpa.DpEvent:
     """The same steps for ``dp-accounting``."""
     gaussian = dpa.GaussianDpEvent(noise)
-    step = dpa.PoissonSampledDpEvent(rate, gaussian) if rate < 1 else gaussian
+    step = (
+        dpa.PoissonSampledDpEvent(sampling_prob, gaussian)
+        if sampling_prob < 1
+        else gaussian
+    )
     return dpa.SelfComposedDpEvent(step, steps)
 
 
-def reference_epsilon(rate: float, noise: float, steps: int, delta: float) -> float:
+def reference_epsilon(
+    sampling_prob: float, noise: float, steps: int, delta: float
+) -> float:
     """Epsilon by the privacy loss distribution of ``dp-accounting``."""
-    return float(PLDAccountant().compose(event(rate, noise, steps)).get_epsilon(delta))
+    return float(
+        PLDAccountant().compose(event(sampling_prob, noise, steps)).get_epsilon(delta)
+    )
 
 
 @functools.cache
 def calibrated(
-    accountant: str, epsilon: float, delta: float, rate: float, steps: int
+    accountant: str, epsilon: float, delta: float, sampling_prob: float, steps: int
 ) -> float:
     """The noise for a setting, found once."""
     budget = Budget(epsilon=epsilon, delta=delta)
-    return noise_multiplier_for(budget, rate=rate, steps=steps, accountant=accountant)
+    return noise_multiplier_for(
+        budget, sampling_prob=sampling_prob, steps=steps, accountant=accountant
+    )
 
 
-# epsilon, delta, rate, steps
+# epsilon, delta, sampling_prob, steps
 SETTINGS = [
     (1.0, 1e-5, 0.1, 100),
     (0.5, 1e-5, 1.0, 10),
@@ -71,26 +81,28 @@ ALL_SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize(("epsilon", "delta", "rate", "steps"), ALL_SETTINGS)
-def test_planned_noise_is_that_of_dp_accounting(epsilon, delta, rate, steps):
-    noise = calibrated("planned", epsilon, delta, rate, steps)
+@pytest.mark.parametrize(("epsilon", "delta", "sampling_prob", "steps"), ALL_SETTINGS)
+def test_planned_noise_is_that_of_dp_accounting(epsilon, delta, sampling_prob, steps):
+    noise = calibrated("planned", epsilon, delta, sampling_prob, steps)
     # Falling in the noise: between these two lies the solution of dp-accounting.
-    assert reference_epsilon(rate, noise * (1 + 1e-6), steps, delta) <= epsilon
-    assert reference_epsilon(rate, noise * (1 - 1e-3), steps, delta) > epsilon
+    assert reference_epsilon(sampling_prob, noise * (1 + 1e-6), steps, delta) <= epsilon
+    assert reference_epsilon(sampling_prob, noise * (1 - 1e-3), steps, delta) > epsilon
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "delta", "rate", "steps"),
+    ("epsilon", "delta", "sampling_prob", "steps"),
     [
         SETTINGS[0],
         *(pytest.param(*e, marks=pytest.mark.slow) for e in SETTINGS[1:] + LARGER),
     ],
 )
-def test_planned_noise_agrees_with_their_calibration(epsilon, delta, rate, steps):
-    ours = calibrated("planned", epsilon, delta, rate, steps)
+def test_planned_noise_agrees_with_their_calibration(
+    epsilon, delta, sampling_prob, steps
+):
+    ours = calibrated("planned", epsilon, delta, sampling_prob, steps)
     theirs = dpa.calibrate_dp_mechanism(
         PLDAccountant,
-        lambda noise: event(rate, noise, steps),
+        lambda noise: event(sampling_prob, noise, steps),
         epsilon,
         delta,
         dpa.ExplicitBracketInterval(0.8 * ours, 1.2 * ours),
@@ -99,11 +111,11 @@ def test_planned_noise_agrees_with_their_calibration(epsilon, delta, rate, steps
     assert ours == pytest.approx(theirs, rel=1e-3, abs=0.0)
 
 
-@pytest.mark.parametrize(("epsilon", "delta", "rate", "steps"), ALL_SETTINGS)
-def test_budget_is_kept_and_used_up(epsilon, delta, rate, steps):
+@pytest.mark.parametrize(("epsilon", "delta", "sampling_prob", "steps"), ALL_SETTINGS)
+def test_budget_is_kept_and_used_up(epsilon, delta, sampling_prob, steps):
     for accountant, used in (("planned", 1e-3), ("adaptive", 1e-4)):
-        noise = calibrated(accountant, epsilon, delta, rate, steps)
-        step = step_mechanism(rate, noise)
+        noise = calibrated(accountant, epsilon, delta, sampling_prob, steps)
+        step = step_mechanism(sampling_prob, noise)
         found, _ = epsilon_of(step, steps, delta, accountant=accountant)
         assert epsilon * (1 - used) <= found <= epsilon
 
@@ -117,13 +129,13 @@ def test_calibrated_plan_is_accepted():
 @pytest.mark.parametrize("noise", [2.5, 14.0])
 @pytest.mark.parametrize("accountant", ["planned", "adaptive"])
 def test_calibration_inverts_accounting(noise, accountant):
-    rate, steps, delta = 0.02, 150, 1e-6
+    sampling_prob, steps, delta = 0.02, 150, 1e-6
     epsilon, _ = epsilon_of(
-        step_mechanism(rate, noise), steps, delta, accountant=accountant
+        step_mechanism(sampling_prob, noise), steps, delta, accountant=accountant
     )
     back = noise_multiplier_for(
         Budget(epsilon=epsilon, delta=delta),
-        rate=rate,
+        sampling_prob=sampling_prob,
         steps=steps,
         accountant=accountant,
     )
@@ -144,11 +156,11 @@ def test_epsilon_names_its_accountant():
 # In the first the curve turns up sharply just above the best order: a grid of orders
 # stops a little short of it.
 @pytest.mark.parametrize(
-    ("rate", "steps", "loss"),
+    ("sampling_prob", "steps", "loss"),
     [(0.01, 1, 2e-2), (0.01, 4000, 2e-3), (0.3, 60, 2e-3), (1.0, 4000, 2e-3)],
 )
-def test_adaptive_epsilon_is_that_of_the_best_order(rate, steps, loss):
-    step = step_mechanism(rate, 25.0)
+def test_adaptive_epsilon_is_that_of_the_best_order(sampling_prob, steps, loss):
+    step = step_mechanism(sampling_prob, 25.0)
     found, _ = epsilon_of(step, steps, 1e-6, accountant="adaptive")
     orders = np.unique(np.rint(np.geomspace(2, 20_000, 300)))
     best = rdp_to_epsilon(orders, steps * step.rdp(orders), 1e-6).min()
@@ -156,24 +168,28 @@ def test_adaptive_epsilon_is_that_of_the_best_order(rate, steps, loss):
 
 
 def test_noise_moves_the_right_way():
-    def noise(epsilon: float = 1.0, rate: float = 0.05, steps: int = 200) -> float:
+    def noise(
+        epsilon: float = 1.0, sampling_prob: float = 0.05, steps: int = 200
+    ) -> float:
         budget = Budget(epsilon=epsilon, delta=1e-6)
         return noise_multiplier_for(
-            budget, rate=rate, steps=steps, accountant="adaptive"
+            budget, sampling_prob=sampling_prob, steps=steps, accountant="adaptive"
         )
 
     usual = noise()
     assert noise(epsilon=2.0) < usual < noise(epsilon=0.6)
-    assert noise(rate=0.02) < usual < noise(rate=0.2)
+    assert noise(sampling_prob=0.02) < usual < noise(sampling_prob=0.2)
     assert noise(steps=50) < usual < noise(steps=1000)
 
 
 def test_a_search_on_the_batch_needs_more_noise():
-    alone = noise_multiplier_for(BUDGET, rate=0.1, steps=100, accountant="adaptive")
+    alone = noise_multiplier_for(
+        BUDGET, sampling_prob=0.1, steps=100, accountant="adaptive"
+    )
     search = AboveThreshold.laplace(0.1, 8)
     for accountant in ("planned", "adaptive"):
         both = noise_multiplier_for(
-            BUDGET, rate=0.1, steps=100, search=search, accountant=accountant
+            BUDGET, sampling_prob=0.1, steps=100, search=search, accountant=accountant
         )
         assert alone < both < 1.2 * alone
         step = step_mechanism(0.1, both, search)
@@ -187,7 +203,7 @@ def test_unreachable_budget_is_a_clear_error(epsilon):
     with pytest.raises(ValueError, match=f"No noise reaches epsilon {epsilon:g}") as e:
         noise_multiplier_for(
             Budget(epsilon=epsilon, delta=1e-5),
-            rate=0.1,
+            sampling_prob=0.1,
             steps=1000,
             search=AboveThreshold.laplace(5.0),
         )
@@ -196,7 +212,10 @@ def test_unreachable_budget_is_a_clear_error(epsilon):
 
 def test_more_budget_than_anyone_needs():
     noise = noise_multiplier_for(
-        Budget(epsilon=1e9, delta=1e-5), rate=0.1, steps=1, accountant="adaptive"
+        Budget(epsilon=1e9, delta=1e-5),
+        sampling_prob=0.1,
+        steps=1,
+        accountant="adaptive",
     )
     assert 0 < noise < 0.01
 
@@ -207,13 +226,17 @@ SMALL = Budget(epsilon=0.01, delta=1e-10)
 def test_small_budget_is_not_lost_to_a_cap_on_the_order():
     order = best_order(SMALL)
     rho = float(rdp_limit(order, SMALL)) / order
-    noise = noise_multiplier_for(SMALL, rate=1.0, steps=1, accountant="adaptive")
+    noise = noise_multiplier_for(
+        SMALL, sampling_prob=1.0, steps=1, accountant="adaptive"
+    )
     assert noise == pytest.approx(math.sqrt(0.5 / rho), rel=1e-3, abs=0.0)
 
 
 def test_smaller_budgets_can_be_reached():
     budget = Budget(epsilon=0.004, delta=1e-8)
-    noise = noise_multiplier_for(budget, rate=0.5, steps=10, accountant="adaptive")
+    noise = noise_multiplier_for(
+        budget, sampling_prob=0.5, steps=10, accountant="adaptive"
+    )
     found, _ = epsilon_of(
         step_mechanism(0.5, noise), 10, budget.delta, accountant="adaptive"
     )
@@ -227,11 +250,13 @@ FITTING = [
 ]
 
 
-@pytest.mark.parametrize(("epsilon", "delta", "rate", "steps"), FITTING)
-def test_calibrated_steps_fit_into_a_filter(epsilon, delta, rate, steps):
+@pytest.mark.parametrize(("epsilon", "delta", "sampling_prob", "steps"), FITTING)
+def test_calibrated_steps_fit_into_a_filter(epsilon, delta, sampling_prob, steps):
     budget = Budget(epsilon=epsilon, delta=delta)
-    noise = noise_multiplier_for(budget, rate=rate, steps=steps, accountant="adaptive")
-    step = step_mechanism(rate, noise)
+    noise = noise_multiplier_for(
+        budget, sampling_prob=sampling_prob, steps=steps, accountant="adaptive"
+    )
+    step = step_mechanism(sampling_prob, noise)
     watch = PrivacyFilter(budget, order=order_for(budget, step))
     assert drain(watch, step) == steps
     assert watch.epsilon_spent() <= epsilon
@@ -245,14 +270,16 @@ NOT_FITTING = [
 ]
 
 
-@pytest.mark.parametrize(("epsilon", "delta", "rate", "steps"), NOT_FITTING)
-def test_calibrated_steps_fit_into_a_filter_of_any_size(epsilon, delta, rate, steps):
-    test_calibrated_steps_fit_into_a_filter(epsilon, delta, rate, steps)
+@pytest.mark.parametrize(("epsilon", "delta", "sampling_prob", "steps"), NOT_FITTING)
+def test_calibrated_steps_fit_into_a_filter_of_any_size(
+    epsilon, delta, sampling_prob, steps
+):
+    test_calibrated_steps_fit_into_a_filter(epsilon, delta, sampling_prob, steps)
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.3])
-def test_order_for_is_the_best_one(rate):
-    step = step_mechanism(rate, 3.0, AboveThreshold.laplace(0.2))
+@pytest.mark.parametrize("sampling_prob", [0.01, 0.3])
+def test_order_for_is_the_best_one(sampling_prob):
+    step = step_mechanism(sampling_prob, 3.0, AboveThreshold.laplace(0.2))
     orders = np.arange(2.0, 200.0)
     affordable = rdp_limit(orders, BUDGET) / step.rdp(orders)
     order = order_for(BUDGET, step)
@@ -269,25 +296,31 @@ SEARCHES = {
 
 @pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES.keys())
 @pytest.mark.parametrize(
-    ("epsilon", "rate", "steps"),
+    ("epsilon", "sampling_prob", "steps"),
     [(3.0, 0.1, 100), pytest.param(0.7, 1.0, 5, marks=pytest.mark.slow)],
 )
-def test_line_search_budget_is_kept_and_used_up(epsilon, rate, steps, search):
+def test_line_search_budget_is_kept_and_used_up(epsilon, sampling_prob, steps, search):
     budget = Budget(epsilon=epsilon, delta=1e-6)
-    found = line_search_budget(budget, rate=rate, steps=steps, search=search)
+    found = line_search_budget(
+        budget, sampling_prob=sampling_prob, steps=steps, search=search
+    )
     assert isinstance(found, StepBudget)
     assert found.search_epsilon == pytest.approx(math.sqrt(2 * found.gradient_rho))
     gradient = Gaussian.from_rho(found.gradient_rho)
-    step = Subsampled(Composed((gradient, search(found.search_epsilon))), rate)
+    step = Subsampled(Composed((gradient, search(found.search_epsilon))), sampling_prob)
     spent, _ = epsilon_of(step, steps, 1e-6, accountant="adaptive")
     assert epsilon * (1 - 1e-4) <= spent <= epsilon * (1 + 1e-9)
-    alone = noise_multiplier_for(budget, rate=rate, steps=steps, accountant="adaptive")
+    alone = noise_multiplier_for(
+        budget, sampling_prob=sampling_prob, steps=steps, accountant="adaptive"
+    )
     assert gradient.noise_multiplier > alone
 
 
 def test_line_search_budget_defaults_to_the_search_of_the_paper():
-    default = line_search_budget(BUDGET, rate=1.0, steps=5)
-    named = line_search_budget(BUDGET, rate=1.0, steps=5, search=AboveThreshold.laplace)
+    default = line_search_budget(BUDGET, sampling_prob=1.0, steps=5)
+    named = line_search_budget(
+        BUDGET, sampling_prob=1.0, steps=5, search=AboveThreshold.laplace
+    )
     assert default == named
 
 
@@ -295,17 +328,33 @@ BAD_RATES = [*NOT_POSITIVE, 1.001, 2]
 BAD_COUNTS = [0, -1, 1.5, 10.0, True, "3", math.nan, None]
 
 
-@pytest.mark.parametrize("rate", BAD_RATES, ids=repr)
-def test_bad_rates_are_refused(rate):
-    refused(lambda: noise_multiplier_for(BUDGET, rate=rate, steps=1), "rate", rate)
-    refused(lambda: line_search_budget(BUDGET, rate=rate, steps=1), "rate", rate)
-    refused(lambda: step_mechanism(rate, 1.0), "rate", rate)
+@pytest.mark.parametrize("sampling_prob", BAD_RATES, ids=repr)
+def test_bad_rates_are_refused(sampling_prob):
+    refused(
+        lambda: noise_multiplier_for(BUDGET, sampling_prob=sampling_prob, steps=1),
+        "sampling_prob",
+        sampling_prob,
+    )
+    refused(
+        lambda: line_search_budget(BUDGET, sampling_prob=sampling_prob, steps=1),
+        "sampling_prob",
+        sampling_prob,
+    )
+    refused(lambda: step_mechanism(sampling_prob, 1.0), "sampling_prob", sampling_prob)
 
 
 @pytest.mark.parametrize("steps", BAD_COUNTS, ids=repr)
 def test_bad_steps_are_refused(steps):
-    refused(lambda: noise_multiplier_for(BUDGET, rate=1.0, steps=steps), "steps", steps)
-    refused(lambda: line_search_budget(BUDGET, rate=1.0, steps=steps), "steps", steps)
+    refused(
+        lambda: noise_multiplier_for(BUDGET, sampling_prob=1.0, steps=steps),
+        "steps",
+        steps,
+    )
+    refused(
+        lambda: line_search_budget(BUDGET, sampling_prob=1.0, steps=steps),
+        "steps",
+        steps,
+    )
     refused(lambda: epsilon_of(step_mechanism(0.1, 1.0), steps, 1e-5), "steps", steps)
 
 
@@ -331,7 +380,9 @@ def test_bad_accountants_are_refused():
 
 def test_bad_accountants_of_the_calibration_are_refused():
     refused(
-        lambda: noise_multiplier_for(BUDGET, rate=1.0, steps=1, accountant="filter"),
+        lambda: noise_multiplier_for(
+            BUDGET, sampling_prob=1.0, steps=1, accountant="filter"
+        ),
         "accountant",
         "filter",
     )

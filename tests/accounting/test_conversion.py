@@ -26,7 +26,7 @@ EPSILONS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 DELTA = 1e-8
 ANALYTIC = (89.0792, 45.9374, 23.6747, 12.2050, 6.3039, 3.2712)
 ZCDP = (121.4765, 60.7793, 30.4307, 15.2562, 7.6686, 3.8742)
-# rate, steps, noise at each epsilon; solved with tolerance 1e-3 in log noise
+# sampling_prob, steps, noise at each epsilon; solved with tolerance 1e-3 in log noise
 DP_SGD = [
     (0.1, 50, (97.97, 43.36, 21.91, 11.19, 5.835, 3.177)),
     (0.1, 100, (138.39, 61.06, 30.71, 15.54, 7.964, 4.191)),
@@ -62,14 +62,14 @@ def test_golden_noise_by_concentrated_privacy(epsilon, noise):
     assert smallest(keeps) == pytest.approx(noise, rel=2e-5)
 
 
-@pytest.mark.parametrize(("rate", "steps", "noises"), DP_SGD)
-def test_golden_noise_of_dp_sgd(rate, steps, noises):
+@pytest.mark.parametrize(("sampling_prob", "steps", "noises"), DP_SGD)
+def test_golden_noise_of_dp_sgd(sampling_prob, steps, noises):
     orders = np.arange(2.0, 501.0)
     for epsilon, noise in zip(EPSILONS, noises, strict=True):
         budget = Budget(epsilon=epsilon, delta=DELTA)
 
         def keeps(scale: float, budget: Budget = budget) -> bool:
-            run = Repeated(step_mechanism(rate, scale), steps)
+            run = Repeated(step_mechanism(sampling_prob, scale), steps)
             return rdp_keeps(run, budget, orders, classical=True)
 
         assert keeps(noise * 1.0015)

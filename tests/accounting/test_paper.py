@@ -99,23 +99,32 @@ def test_constant_of_the_any_order_rule():
     assert ORDERS.tolist() == orders.tolist()
 
 
-def literal_lemma(order: int, rate: float, curve: list[float]) -> float:
+def literal_lemma(order: int, sampling_prob: float, curve: list[float]) -> float:
     """The lemma with integers and floats, term by term, as it is printed."""
-    total = (1 - rate) ** (order - 1) * (order * rate - rate + 1)
+    total = (1 - sampling_prob) ** (order - 1) * (
+        order * sampling_prob - sampling_prob + 1
+    )
     total += (
-        math.comb(order, 2) * rate**2 * (1 - rate) ** (order - 2) * math.exp(curve[2])
+        math.comb(order, 2)
+        * sampling_prob**2
+        * (1 - sampling_prob) ** (order - 2)
+        * math.exp(curve[2])
     )
     for term in range(3, order + 1):
-        weight = math.comb(order, term) * rate**term * (1 - rate) ** (order - term)
+        weight = (
+            math.comb(order, term)
+            * sampling_prob**term
+            * (1 - sampling_prob) ** (order - term)
+        )
         total += 3 * weight * math.exp((term - 1) * curve[term])
     return math.log(total) / (order - 1)
 
 
 @given(st.integers(2, 60), st.floats(0.01, 0.9), st.floats(1e-5, 0.1))
-def test_lemma_is_the_printed_sum(order, rate, rho):
+def test_lemma_is_the_printed_sum(order, sampling_prob, rho):
     curve = [rho * k for k in range(order + 1)]
-    expected = literal_lemma(order, rate, curve)
-    found = lemma_pss(order, rate, np.array(curve))
+    expected = literal_lemma(order, sampling_prob, curve)
+    found = lemma_pss(order, sampling_prob, np.array(curve))
     assert found == pytest.approx(expected, rel=1e-10, abs=1e-14)
 
 
@@ -148,7 +157,8 @@ def test_parts_are_amplified_one_by_one():
     gradient, search = STEP.inner.mechanisms
     together = printed_cost(STEP, ORDERS)
     apart = [
-        printed_cost(Subsampled(part, STEP.rate), ORDERS) for part in (gradient, search)
+        printed_cost(Subsampled(part, STEP.sampling_prob), ORDERS)
+        for part in (gradient, search)
     ]
     assert together.tolist() == (apart[0] + apart[1]).tolist()
     alone = printed_cost(gradient, ORDERS)
@@ -252,9 +262,11 @@ def test_label_that_the_orders_cannot_express_is_refused():
     assert "0.0369" in str(caught.value)
 
 
-@pytest.mark.parametrize("rate", [*NOT_POSITIVE, 1.5], ids=repr)
-def test_bad_rates_are_refused(rate):
-    refused(lambda: lemma_pss(2, rate, np.ones(3)), "rate", rate)
+@pytest.mark.parametrize("sampling_prob", [*NOT_POSITIVE, 1.5], ids=repr)
+def test_bad_rates_are_refused(sampling_prob):
+    refused(
+        lambda: lemma_pss(2, sampling_prob, np.ones(3)), "sampling_prob", sampling_prob
+    )
 
 
 @pytest.mark.parametrize("order", [1, 0, -2, 2.0, True, "2", None])

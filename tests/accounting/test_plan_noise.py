@@ -13,8 +13,8 @@ from armijo.accounting.subsampling import Subsampled
 from armijo.errors import BudgetExceeded
 
 
-def plain(rate, steps):
-    return lambda z: [(Subsampled(Gaussian(noise_scale=z), rate), steps)]
+def plain(sampling_prob, steps):
+    return lambda z: [(Subsampled(Gaussian(noise_scale=z), sampling_prob), steps)]
 
 
 def mixed(z):

@@ -58,21 +58,21 @@ def gaussian_epsilon(noise: float, delta: float) -> float:
 
 
 def pld_epsilon(
-    rate: float, noise: float, steps: int, delta: float, width: float = 1e-4
+    sampling_prob: float, noise: float, steps: int, delta: float, width: float = 1e-4
 ) -> float:
     """Epsilon of a sampled Gaussian by the privacy loss distribution."""
     event = dpa.GaussianDpEvent(noise)
-    if rate < 1:
-        event = dpa.PoissonSampledDpEvent(rate, event)
+    if sampling_prob < 1:
+        event = dpa.PoissonSampledDpEvent(sampling_prob, event)
     accountant = PLDAccountant(value_discretization_interval=width)
     accountant.compose(event, steps)
     return float(accountant.get_epsilon(delta))
 
 
-def sampled(rate: float, *noises: float) -> Subsampled:
+def sampled(sampling_prob: float, *noises: float) -> Subsampled:
     """Gaussians on one batch."""
     parts = tuple(Gaussian(noise_scale=noise) for noise in noises)
-    return Subsampled(parts[0] if len(parts) == 1 else Composed(parts), rate)
+    return Subsampled(parts[0] if len(parts) == 1 else Composed(parts), sampling_prob)
 
 
 @given(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=5))
@@ -99,16 +99,18 @@ def test_nested_gaussians_fold_and_others_stay():
     assert silent.as_gaussian().noise_scale == 0.0
 
 
-# rate, noise of the gradient and of the search, steps; Renyi and PLD at delta 1e-8.
+# sampling_prob, noise of gradient and search, steps; Renyi and PLD at delta 1e-8.
 PUBLISHED = [
     (0.1, 10.0, 20.0, 200, 0.865442, 0.814999),
     (1 / 200, 0.8, 2.4, 2000, 4.773304, 3.988471),
 ]
 
 
-@pytest.mark.parametrize(("rate", "first", "second", "steps", "rdp", "pld"), PUBLISHED)
-def test_published_gaussian_search(rate, first, second, steps, rdp, pld):
-    step = sampled(rate, first, second)
+@pytest.mark.parametrize(
+    ("sampling_prob", "first", "second", "steps", "rdp", "pld"), PUBLISHED
+)
+def test_published_gaussian_search(sampling_prob, first, second, steps, rdp, pld):
+    step = sampled(sampling_prob, first, second)
     found, name = planned_epsilon([(step, steps)], 1e-8)
     assert name == "planned-pld"
     # A finer discretization than the published one saves a little.
@@ -133,21 +135,21 @@ LARGE_GRID = list(
 
 
 @pytest.mark.parametrize(
-    ("rate", "noise", "steps"),
+    ("sampling_prob", "noise", "steps"),
     [*GRID, *(pytest.param(*each, marks=pytest.mark.slow) for each in LARGE_GRID)],
 )
-def test_agrees_with_dp_accounting(rate, noise, steps):
-    found, name = planned_epsilon([(sampled(rate, noise), steps)], 1e-6)
-    assert name == ("planned-profile" if rate == 1 else "planned-pld")
+def test_agrees_with_dp_accounting(sampling_prob, noise, steps):
+    found, name = planned_epsilon([(sampled(sampling_prob, noise), steps)], 1e-6)
+    assert name == ("planned-profile" if sampling_prob == 1 else "planned-pld")
     # Small epsilons need a finer discretization than the default of 1e-4.
-    reference = pld_epsilon(rate, noise, steps, 1e-6, min(1e-4, found / 1000))
+    reference = pld_epsilon(sampling_prob, noise, steps, 1e-6, min(1e-4, found / 1000))
     assert found == pytest.approx(reference, rel=5e-3, abs=0.0)
 
 
-@pytest.mark.parametrize("rate", [0.001, 0.05])
-def test_small_epsilon_is_not_lost_to_the_discretization(rate):
-    found, _ = planned_epsilon([(sampled(rate, 15.0), 20)], 1e-6)
-    fine = pld_epsilon(rate, 15.0, 20, 1e-6, width=found / 5000)
+@pytest.mark.parametrize("sampling_prob", [0.001, 0.05])
+def test_small_epsilon_is_not_lost_to_the_discretization(sampling_prob):
+    found, _ = planned_epsilon([(sampled(sampling_prob, 15.0), 20)], 1e-6)
+    fine = pld_epsilon(sampling_prob, 15.0, 20, 1e-6, width=found / 5000)
     assert fine * (1 - 1e-6) <= found <= fine * 1.005
 
 
@@ -207,9 +209,11 @@ def test_composition_on_all_rows_is_composed():
     assert together == pytest.approx(apart, rel=1e-3, abs=0.0)
 
 
-@pytest.mark.parametrize(("rate", "noise", "steps"), [(0.1, 4.0, 50), (0.01, 1.0, 500)])
-def test_tighter_than_renyi(rate, noise, steps):
-    step = sampled(rate, noise)
+@pytest.mark.parametrize(
+    ("sampling_prob", "noise", "steps"), [(0.1, 4.0, 50), (0.01, 1.0, 500)]
+)
+def test_tighter_than_renyi(sampling_prob, noise, steps):
+    step = sampled(sampling_prob, noise)
     orders = np.arange(2.0, 300.0)
     by_renyi = rdp_to_epsilon(orders, steps * step.rdp(orders), 1e-6).min()
     assert planned_epsilon([(step, steps)], 1e-6)[0] < 0.97 * by_renyi

@@ -160,20 +160,24 @@ def integer_orders(curve: Any, top: int) -> FloatArray:
 
 @rows("poisson_amplify")
 def test_poisson_amplification(row):
-    order, rate = row["alpha"], row["q"]
+    order, sampling_prob = row["alpha"], row["q"]
     gradient = Gaussian.from_rho(row["rho_grad"])
     # The table was made with sqrt(2 rho), of which it shows twelve digits.
     epsilon = math.sqrt(2 * row["rho_grad"])
     alone = integer_orders(gradient.rdp, order)
     search = integer_orders(AboveThreshold.laplace(epsilon).rdp, order) / SAFETY
-    assert at(Subsampled(gradient, rate), order) == digits(row["gaussian_only"])
-    assert poisson_rdp(order, rate, alone + search) == pytest.approx(
+    assert at(Subsampled(gradient, sampling_prob), order) == digits(
+        row["gaussian_only"]
+    )
+    assert poisson_rdp(order, sampling_prob, alone + search) == pytest.approx(
         row["joint_with_at"], rel=1e-9
     )
     with_pure = Composed((gradient, PureDP(epsilon)))
-    assert at(Subsampled(with_pure, rate), order) == digits(row["joint_with_pure_dp"])
+    assert at(Subsampled(with_pure, sampling_prob), order) == digits(
+        row["joint_with_pure_dp"]
+    )
     # A sum near one is printed as its logarithm: the absolute error is that of one.
-    assert lemma_pss(order, rate, alone) == pytest.approx(
+    assert lemma_pss(order, sampling_prob, alone) == pytest.approx(
         row["printed_lemma_gaussian"], rel=TWELVE_DIGITS, abs=1e-15
     )
 
@@ -271,7 +275,7 @@ def test_calibrated_noise_of_the_table_gives_its_epsilon(row):
 @rows("calibrated")
 def test_calibration_needs_no_more_noise_than_the_table(row):
     budget = Budget(epsilon=row["eps"], delta=row["delta"])
-    plan = {"rate": row["q"], "steps": row["steps"]}
+    plan = {"sampling_prob": row["q"], "steps": row["steps"]}
     if row["line_search"]:
         step = line_search_budget(budget, **plan)
         noise = 1 / math.sqrt(2 * step.gradient_rho)

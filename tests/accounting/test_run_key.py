@@ -143,36 +143,36 @@ class TestFacts:
 class TestResults:
     def test_are_on_disk_before_they_are_seen(self, path):
         key = RunKey.create(path, FACTS)
-        key.settle(0, RESULT)
-        key.settle(1, RESULT)
+        key.commit(0, RESULT)
+        key.commit(1, RESULT)
         again = RunKey.load(path)
-        again.settle(0, RESULT)
+        again.commit(0, RESULT)
         before = path.read_bytes()
-        again.settle(1, RESULT)
+        again.commit(1, RESULT)
         assert path.read_bytes() == before
         for step in (0, 1):
             with pytest.raises(ArmijoError, match=rf"Step {step}, redone.*another"):
-                again.settle(step, fed(b"another"))
-        again.settle(2, fed(b"another"))
+                again.commit(step, fed(b"another"))
+        again.commit(2, fed(b"another"))
 
     def test_of_two_steps_have_two_tags(self, path):
         key = RunKey.create(path, FACTS)
-        key.settle(0, RESULT)
-        key.settle(1, RESULT)
+        key.commit(0, RESULT)
+        key.commit(1, RESULT)
         assert key._results[0] != key._results[1]
 
     def test_that_were_torn_were_not_seen(self, path):
         key = RunKey.create(path, FACTS)
-        key.settle(0, RESULT)
+        key.commit(0, RESULT)
         whole = len(path.read_bytes())
-        key.settle(1, RESULT)
+        key.commit(1, RESULT)
         data = path.read_bytes()
         for length in range(whole, len(data)):
             path.write_bytes(data[:length])
             again = RunKey.load(path)
             assert set(again._results) == {0}
-            again.settle(1, fed(b"another"))
-            again.settle(2, RESULT)
+            again.commit(1, fed(b"another"))
+            again.commit(2, RESULT)
             assert set(RunKey.load(path)._results) == {0, 1, 2}
 
     def test_that_cannot_be_written_are_not_used(self, path, monkeypatch):
@@ -180,21 +180,21 @@ class TestResults:
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", full_disk(9))
             with pytest.raises(ArmijoError, match=r"No space.*resume the run"):
-                key.settle(0, RESULT)
+                key.commit(0, RESULT)
         assert RunKey.load(path)._results == {}
 
     def test_need_the_key_to_be_there(self, path):
         key = RunKey.create(path, FACTS)
         path.unlink()
         with pytest.raises(ArmijoError, match="Cannot write the run key"):
-            key.settle(0, RESULT)
+            key.commit(0, RESULT)
         assert not path.exists()
 
 
 class TestDestruction:
     def test_leaves_zeros_under_whatever_still_holds_the_file(self, path):
         key = RunKey.create(path, FACTS)
-        key.settle(0, RESULT)
+        key.commit(0, RESULT)
         with path.open("rb") as held:
             key.destroy()
             assert set(held.read()) == {0}

@@ -99,8 +99,8 @@ def test_pure_runs_cost_at_most_the_pure_theorem():
     # In the limit of large orders, three times the epsilon of one pure run.
     choice = RepeatAndSelect(Fixed(0.2), 10.0)
     curve = choice.rdp(np.array([4096.0, 1e9]))
-    rate = -math.log(choice.stop_probability)
-    slack = 2 * rate / 4096 + math.log(10) / 4095
+    sampling_prob = -math.log(choice.stop_probability)
+    slack = 2 * sampling_prob / 4096 + math.log(10) / 4095
     assert np.all(curve <= 3 * 0.2 + slack + 1e-12)
 
 

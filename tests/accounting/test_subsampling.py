@@ -48,10 +48,10 @@ def test_contract(mechanism, check):
 
 
 @pytest.mark.parametrize("inner", [PureDP(0.7), Laplace(0.5)])
-@pytest.mark.parametrize("rate", [0.001, 0.1, 0.6])
-def test_cumulant_is_convex(inner, rate):
+@pytest.mark.parametrize("sampling_prob", [0.001, 0.1, 0.6])
+def test_cumulant_is_convex(inner, sampling_prob):
     orders = np.arange(2.0, 150.0)
-    assert_convex(orders, Subsampled(inner, rate).rdp(orders), 1e-9)
+    assert_convex(orders, Subsampled(inner, sampling_prob).rdp(orders), 1e-9)
 
 
 parts = st.one_of(
@@ -64,15 +64,17 @@ parts = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(parts, min_size=2, max_size=3), st.floats(1e-3, 1), st.integers(2, 80))
-def test_one_batch_costs_at_least_as_much_as_separate_batches(inner, rate, order):
+def test_one_batch_costs_at_least_as_much_as_separate_batches(
+    inner, sampling_prob, order
+):
     at = np.array([float(order)])
-    joint = Subsampled(Composed(tuple(inner)), rate).rdp(at)[0]
-    separate = sum(Subsampled(part, rate).rdp(at)[0] for part in inner)
+    joint = Subsampled(Composed(tuple(inner)), sampling_prob).rdp(at)[0]
+    separate = sum(Subsampled(part, sampling_prob).rdp(at)[0] for part in inner)
     assert joint >= separate * (1 - 1e-9)
     assert joint <= Composed(tuple(inner)).rdp(at)[0] * (1 + 1e-6)
 
 
-# Joint over separate cost of gradient and search (rate, rho, order, ratio).
+# Joint over separate cost of gradient and search (sampling_prob, rho, order, ratio).
 SUPERADDITIVE = [
     (0.1, 5e-5, 64, 1.0001),
     (0.1, 5e-3, 4, 1.0015),
@@ -87,23 +89,27 @@ SUPERADDITIVE = [
 ]
 
 
-@pytest.mark.parametrize(("rate", "rho", "order", "ratio"), SUPERADDITIVE)
-def test_published_price_of_one_batch(rate, rho, order, ratio):
+@pytest.mark.parametrize(("sampling_prob", "rho", "order", "ratio"), SUPERADDITIVE)
+def test_published_price_of_one_batch(sampling_prob, rho, order, ratio):
     gradient = Gaussian.from_rho(rho)
     search = AboveThreshold.laplace(math.sqrt(2 * rho))
     at = np.array([float(order)])
-    joint = Subsampled(Composed((gradient, search)), rate).rdp(at)[0]
-    separate = sum(Subsampled(part, rate).rdp(at)[0] for part in (gradient, search))
+    joint = Subsampled(Composed((gradient, search)), sampling_prob).rdp(at)[0]
+    separate = sum(
+        Subsampled(part, sampling_prob).rdp(at)[0] for part in (gradient, search)
+    )
     digits = 5e-5 if ratio < 1.001 else 5e-4 if ratio < 2 else 0.05
     assert joint / separate == pytest.approx(ratio, abs=digits + 5e-5)
 
 
 @settings(max_examples=40, deadline=None)
 @given(parts, st.floats(1e-4, 0.5), st.floats(1.1, 2.0), st.integers(2, 60))
-def test_cost_rises_with_the_rate_up_to_no_amplification(inner, rate, factor, order):
+def test_cost_rises_with_the_rate_up_to_no_amplification(
+    inner, sampling_prob, factor, order
+):
     at = np.array([float(order)])
-    low = Subsampled(inner, rate).rdp(at)[0]
-    high = Subsampled(inner, rate * factor).rdp(at)[0]
+    low = Subsampled(inner, sampling_prob).rdp(at)[0]
+    high = Subsampled(inner, sampling_prob * factor).rdp(at)[0]
     assert 0 < low <= high * (1 + 1e-12)
     assert high <= inner.rdp(at)[0] * (1 + 1e-6)
 
@@ -158,11 +164,13 @@ def test_cached_tables_cannot_be_changed():
             table *= 0.0
 
 
-@pytest.mark.parametrize("rate", [1e-6, 0.1, 0.9])
+@pytest.mark.parametrize("sampling_prob", [1e-6, 0.1, 0.9])
 @pytest.mark.parametrize("order", [2, 10, 700])
-def test_binomial_weights_add_up(order, rate):
-    rest = np.exp(log_binomial_weights(order, rate)).sum()
-    none_or_one = (1 - rate) ** order + order * rate * (1 - rate) ** (order - 1)
+def test_binomial_weights_add_up(order, sampling_prob):
+    rest = np.exp(log_binomial_weights(order, sampling_prob)).sum()
+    none_or_one = (1 - sampling_prob) ** order + order * sampling_prob * (
+        1 - sampling_prob
+    ) ** (order - 1)
     assert rest + none_or_one == pytest.approx(1.0, rel=1e-11, abs=0.0)
 
 
@@ -186,18 +194,24 @@ def test_orders_other_than_integers_from_two_are_refused(orders):
     assert repr(orders) in str(caught.value)
 
 
-@pytest.mark.parametrize("rate", [*NOT_POSITIVE, 1.0000001, 2, 1e9], ids=repr)
-def test_bad_rates_are_refused(rate):
-    refused(lambda: Subsampled(PureDP(0.1), rate), "rate", rate)
+@pytest.mark.parametrize("sampling_prob", [*NOT_POSITIVE, 1.0000001, 2, 1e9], ids=repr)
+def test_bad_rates_are_refused(sampling_prob):
+    refused(
+        lambda: Subsampled(PureDP(0.1), sampling_prob), "sampling_prob", sampling_prob
+    )
 
 
 ZERO_IS_NO_SAMPLING = [*NOT_POSITIVE, 1.01]
 ZERO_IS_NO_SAMPLING.remove(0.0)
 
 
-@pytest.mark.parametrize("rate", ZERO_IS_NO_SAMPLING, ids=repr)
-def test_bad_rates_of_the_formula_are_refused(rate):
-    refused(lambda: poisson_rdp(2, rate, np.ones(3)), "rate", rate)
+@pytest.mark.parametrize("sampling_prob", ZERO_IS_NO_SAMPLING, ids=repr)
+def test_bad_rates_of_the_formula_are_refused(sampling_prob):
+    refused(
+        lambda: poisson_rdp(2, sampling_prob, np.ones(3)),
+        "sampling_prob",
+        sampling_prob,
+    )
 
 
 @pytest.mark.parametrize("order", [1, 0, -2, 2.0, True, "2", None])
@@ -210,7 +224,7 @@ def test_rate_zero_never_samples():
 
 
 def test_false_is_no_rate():
-    refused(lambda: poisson_rdp(5, False, np.ones(6)), "rate", False)
+    refused(lambda: poisson_rdp(5, False, np.ones(6)), "sampling_prob", False)
 
 
 def test_values_differ_by_rate_and_inner():

@@ -25,9 +25,11 @@ from tests.accounting.exact_divergence import (
 )
 
 
-def mixture(log_p: FloatArray, log_q: FloatArray, rate: float) -> FloatArray:
-    """Log law of a Poisson batch: with probability ``rate`` the row is in it."""
-    return np.logaddexp(math.log(rate) + log_p, math.log1p(-rate) + log_q)
+def mixture(log_p: FloatArray, log_q: FloatArray, sampling_prob: float) -> FloatArray:
+    """Log law of a Poisson batch: one row is in it or not."""
+    return np.logaddexp(
+        math.log(sampling_prob) + log_p, math.log1p(-sampling_prob) + log_q
+    )
 
 
 def exact_curve(log_p: FloatArray, log_q: FloatArray, top: int) -> FloatArray:
@@ -45,9 +47,9 @@ def gaussian_curve(rho: float, top: int) -> FloatArray:
 
 def test_formula_is_the_binomial_expansion_on_a_three_point_pair():
     log_p, log_q = np.log([0.5, 0.3, 0.2]), np.log([0.3, 0.3, 0.4])
-    for order, rate in product((2, 3, 7, 40), (0.005, 0.1, 0.6)):
-        direct = renyi(mixture(log_p, log_q, rate), log_q, order)[0]
-        formula = poisson_rdp(order, rate, exact_curve(log_p, log_q, order))
+    for order, sampling_prob in product((2, 3, 7, 40), (0.005, 0.1, 0.6)):
+        direct = renyi(mixture(log_p, log_q, sampling_prob), log_q, order)[0]
+        formula = poisson_rdp(order, sampling_prob, exact_curve(log_p, log_q, order))
         assert formula == pytest.approx(direct, rel=1e-12)
 
 
@@ -57,9 +59,9 @@ laws = st.lists(st.floats(0.01, 1.0), min_size=3, max_size=3).map(
 
 
 @given(laws, laws, st.integers(2, 30), st.floats(1e-3, 0.99))
-def test_formula_is_exact_on_any_three_point_pair(log_p, log_q, order, rate):
-    direct = renyi(mixture(log_p, log_q, rate), log_q, order)[0]
-    formula = poisson_rdp(order, rate, exact_curve(log_p, log_q, order))
+def test_formula_is_exact_on_any_three_point_pair(log_p, log_q, order, sampling_prob):
+    direct = renyi(mixture(log_p, log_q, sampling_prob), log_q, order)[0]
+    formula = poisson_rdp(order, sampling_prob, exact_curve(log_p, log_q, order))
     assert formula == pytest.approx(direct, rel=1e-9, abs=1e-14)
 
 
@@ -76,8 +78,11 @@ def test_second_direction_is_bounded_by_the_two_first_ones():
     for _ in range(2000):
         size = int(rng.integers(2, 6))
         log_p, log_q = random_log_law(rng, size), random_log_law(rng, size)
-        rate = float(rng.choice([0.005, 0.05, 0.1, 0.3, 0.7]))
-        mixed, swapped = mixture(log_p, log_q, rate), mixture(log_q, log_p, rate)
+        sampling_prob = float(rng.choice([0.005, 0.05, 0.1, 0.3, 0.7]))
+        mixed, swapped = (
+            mixture(log_p, log_q, sampling_prob),
+            mixture(log_q, log_p, sampling_prob),
+        )
         second = renyi(log_q, mixed, orders)
         first = renyi(mixed, log_q, orders)
         assert np.all(
@@ -94,11 +99,11 @@ def test_formula_bounds_both_directions_and_both_roles():
     for _ in range(150):
         size = int(rng.integers(2, 6))
         log_p, log_q = random_log_law(rng, size), random_log_law(rng, size)
-        rate = float(rng.choice([0.005, 0.1, 0.5]))
+        sampling_prob = float(rng.choice([0.005, 0.1, 0.5]))
         curve = np.maximum(exact_curve(log_p, log_q, 24), exact_curve(log_q, log_p, 24))
-        bound = np.array([poisson_rdp(int(a), rate, curve) for a in orders])
+        bound = np.array([poisson_rdp(int(a), sampling_prob, curve) for a in orders])
         for inside, outside in ((log_p, log_q), (log_q, log_p)):
-            mixed = mixture(inside, outside, rate)
+            mixed = mixture(inside, outside, sampling_prob)
             assert np.all(renyi(mixed, outside, orders) <= bound * (1 + 1e-12) + 1e-14)
             assert np.all(renyi(outside, mixed, orders) <= bound * (1 + 1e-12) + 1e-14)
 
@@ -146,12 +151,12 @@ SEARCHES = [
 ]
 
 
-@pytest.mark.parametrize("rate", [0.005, 0.1, 0.5])
+@pytest.mark.parametrize("sampling_prob", [0.005, 0.1, 0.5])
 @pytest.mark.parametrize("search", SEARCHES, ids=["laplace", "capped", "gaussian"])
-def test_joint_subsampled_step_stays_below_the_charge(search, rate):
+def test_joint_subsampled_step_stays_below_the_charge(search, sampling_prob):
     gradient = Gaussian.from_rho(0.05)
     orders = np.array([2.0, 4.0, 8.0, 16.0])
-    bound = Subsampled(Composed((gradient, search)), rate).rdp(orders)
+    bound = Subsampled(Composed((gradient, search)), sampling_prob).rdp(orders)
     runs = [
         (np.array([0.0] * 6 + [0.3] * 3), np.array([1.0] * 6 + [-1.0] * 3)),
         (np.full(9, -1.0), np.array([1.0, -1.0] * 4 + [0.5])),
@@ -160,7 +165,7 @@ def test_joint_subsampled_step_stays_below_the_charge(search, rate):
     largest = 0.0
     for (levels, shifts), sign in product(runs, (1.0, -1.0)):
         present, absent, weight = joint_laws(search, gradient, levels, sign * shifts)
-        mixed = mixture(present, absent, rate)
+        mixed = mixture(present, absent, sampling_prob)
         for pair in ((mixed, absent), (absent, mixed)):
             ratio = weighted_renyi(*pair, weight, orders) / bound
             largest = max(largest, float(ratio.max()))
@@ -190,15 +195,19 @@ def test_one_batch_costs_more_than_two():
     assert np.all(joint >= separate)
 
 
-@pytest.mark.parametrize("rate", [0.001, 0.005, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("sampling_prob", [0.001, 0.005, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("noise", [0.7, 1.0, 3.0, 20.0])
-def test_subsampled_gaussian_agrees_with_dp_accounting(rate, noise):
+def test_subsampled_gaussian_agrees_with_dp_accounting(sampling_prob, noise):
     orders = [2, 3, 5, 8, 16, 31, 64, 128, 256]
     reference = RdpAccountant(orders)
     reference.compose(
-        dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
+        dp_accounting.PoissonSampledDpEvent(
+            sampling_prob, dp_accounting.GaussianDpEvent(noise)
+        )
     )
-    found = Subsampled(Gaussian(noise_scale=noise), rate).rdp(np.array(orders, float))
+    found = Subsampled(Gaussian(noise_scale=noise), sampling_prob).rdp(
+        np.array(orders, float)
+    )
     # Charges below 1e-10, where the reference itself loses digits, are compared with
     # the multi-precision formula further down.
     np.testing.assert_allclose(found, reference.rdp, rtol=1e-9)
@@ -220,7 +229,7 @@ def test_composition_on_one_batch_agrees_with_dp_accounting():
 def test_charge_rises_with_the_rate_from_zero_to_the_curve(order):
     curve = gaussian_curve(0.02, order)
     rates = [0.0, 1e-6, 1e-3, 0.01, 0.1, 0.3, 0.7, 0.99, 1.0]
-    charges = [poisson_rdp(order, rate, curve) for rate in rates]
+    charges = [poisson_rdp(order, sampling_prob, curve) for sampling_prob in rates]
     assert charges[0] == 0.0
     assert charges[-1] == curve[order]
     assert all(low < high for low, high in pairwise(charges))
@@ -238,20 +247,20 @@ def test_fractional_orders_are_refused():
 
 
 @pytest.mark.parametrize("rho", [1e-9, 1e-3, 1.0, 1e4])
-@pytest.mark.parametrize("rate", [1e-6, 0.1, 0.999])
-def test_order_five_thousand_neither_overflows_nor_vanishes(rate, rho):
+@pytest.mark.parametrize("sampling_prob", [1e-6, 0.1, 0.999])
+def test_order_five_thousand_neither_overflows_nor_vanishes(sampling_prob, rho):
     curve = gaussian_curve(rho, 5000)
-    charge = poisson_rdp(5000, rate, curve)
+    charge = poisson_rdp(5000, sampling_prob, curve)
     assert 0.0 < charge <= curve[5000]
     # The last term alone: all rows of an imagined group of 5000 are in the batch.
-    last = 5000.0 * math.log(rate) + 4999.0 * float(curve[5000])
+    last = 5000.0 * math.log(sampling_prob) + 4999.0 * float(curve[5000])
     assert charge >= last / 4999.0
 
 
-def multiprecision_charge(order: int, rate: float, curve: FloatArray) -> float:
+def multiprecision_charge(order: int, sampling_prob: float, curve: FloatArray) -> float:
     """The same formula with 60 digits."""
     with mpmath.workdps(60):
-        q = mpmath.mpf(rate)
+        q = mpmath.mpf(sampling_prob)
         total = mpmath.fsum(
             mpmath.binomial(order, k)
             * q**k
@@ -263,9 +272,9 @@ def multiprecision_charge(order: int, rate: float, curve: FloatArray) -> float:
 
 
 @pytest.mark.parametrize("order", [2, 8, 64, 400])
-@pytest.mark.parametrize("rate", [1e-4, 0.1])
+@pytest.mark.parametrize("sampling_prob", [1e-4, 0.1])
 @pytest.mark.parametrize("rho", [1e-12, 1e-7, 1e-3, 0.3])
-def test_tiny_charges_keep_their_digits(order, rate, rho):
+def test_tiny_charges_keep_their_digits(order, sampling_prob, rho):
     curve = gaussian_curve(rho, order)
-    expected = multiprecision_charge(order, rate, curve)
-    assert poisson_rdp(order, rate, curve) == pytest.approx(expected, rel=1e-9)
+    expected = multiprecision_charge(order, sampling_prob, curve)
+    assert poisson_rdp(order, sampling_prob, curve) == pytest.approx(expected, rel=1e-9)

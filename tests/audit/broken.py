@@ -57,7 +57,7 @@ def divided_by_actual_size(monkeypatch):
         self.actual_size = rows.size
         return rows
 
-    def size(self, rate):
+    def size(self, sampling_prob):
         return max(self.actual_size, 1)
 
     monkeypatch.setattr(PrivateDataset, "_sample", remembered)

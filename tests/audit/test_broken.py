@@ -33,7 +33,9 @@ CONFIDENCE = 0.95
 def whole() -> Game:
     """One step of DP-SGD on all rows, which is one Gaussian release."""
     budget = Budget(epsilon=1.0, delta=0.05)
-    return replace(run_game("sgd", budget, {"rate": 1.0, "steps": 1}), gaussian=True)
+    return replace(
+        run_game("sgd", budget, {"sampling_prob": 1.0, "steps": 1}), gaussian=True
+    )
 
 
 def alone() -> Game:
@@ -45,7 +47,10 @@ class Rare:
     """Sixteen sums over small batches, most of which lack the only row."""
 
     name = "rare"
-    sums, plan = 16, BatchPlan(mechanisms=(Gaussian(noise_scale=1.0),), rate=0.1)
+    sums, plan = (
+        16,
+        BatchPlan(mechanisms=(Gaussian(noise_scale=1.0),), sampling_prob=0.1),
+    )
     claim = Claim(1.2, 0.01)
 
     def __init__(self):
@@ -175,13 +180,13 @@ def charges_every_batch() -> bool:
     """Say whether each opened batch is in the ledger."""
     data = gate()
     for _ in range(3):
-        data.open(BatchPlan(mechanisms=(FIRST,), rate=RATE))
+        data.open(BatchPlan(mechanisms=(FIRST,), sampling_prob=RATE))
     return len(data.accountant.ledger.charges) == 3
 
 
 def samples_every_batch() -> bool:
     """Say whether a batch is drawn anew: equal ones of 200 rows have no chance."""
-    data, plan = gate(), BatchPlan(mechanisms=(FIRST,), rate=RATE)
+    data, plan = gate(), BatchPlan(mechanisms=(FIRST,), sampling_prob=RATE)
 
     def drawn() -> list[float]:
         return data.open(plan).release(lambda rows, _: rows.X[:, 0].tolist(), FIRST)
@@ -195,7 +200,7 @@ def charges_what_a_batch_releases() -> bool:
     Together they are one Gaussian, whose amplified curve is exact: less is too little.
     """
     data = gate()
-    data.open(BatchPlan(mechanisms=(FIRST, SECOND), rate=RATE))
+    data.open(BatchPlan(mechanisms=(FIRST, SECOND), sampling_prob=RATE))
     together = Gaussian.from_rho(FIRST.rho + SECOND.rho)
     released = Subsampled(together, RATE).rdp(np.array([float(data.accountant.order)]))
     return bool(np.all(data.accountant.spent >= released * (1 - 1e-9)))
@@ -205,7 +210,9 @@ def parts_amplified_apart(monkeypatch):
     """Gradient and search of one batch, each amplified as if it had its own."""
 
     def apart(self):
-        return Composed(tuple(Subsampled(one, self.rate) for one in self.mechanisms))
+        return Composed(
+            tuple(Subsampled(one, self.sampling_prob) for one in self.mechanisms)
+        )
 
     monkeypatch.setattr(BatchPlan, "mechanism", property(apart))
 

@@ -94,7 +94,7 @@ def test_gaussian_claims_are_runs_on_all_rows_with_gaussian_noise_only(name):
 
 def _mechanisms(game: RunGame):
     for charge, _ in game._method.schedule():
-        assert charge.rate == 1
+        assert charge.sampling_prob == 1
         inner = charge.inner
         yield from getattr(inner, "mechanisms", (inner,))
 
@@ -102,8 +102,8 @@ def _mechanisms(game: RunGame):
 def test_the_row_moves_a_gradient_by_its_whole_sensitivity():
     """With hardly any noise the sums themselves are seen: one clip apart."""
     budget = Budget(epsilon=1e6, delta=0.5)
-    game = run_game("sgd", budget, {"rate": 1.0, "steps": 1})
-    size = game.settings.step_size * game.settings.grad_clip / game.n_rows
+    game = run_game("sgd", budget, {"sampling_prob": 1.0, "steps": 1})
+    size = game.settings.step_size * game.settings.max_grad_norm / game.n_rows
     ends = [released(game, present, 1)[0, 7] / size for present in (False, True)]
     assert ends[0] == pytest.approx(-1, abs=0.01)
     assert ends[1] == pytest.approx(0, abs=0.01)

@@ -34,16 +34,16 @@ def objective(loss: str = "logistic", d: int = FEATURES, **more: Any):
 
 
 def built(method: str, n_rows: int, goal=None, budget: Budget = BUDGET, **asked: Any):
-    asked = {"feature_norm": 1.0} | asked
+    asked = {"data_norm": 1.0} | asked
     problem = Problem(objective=goal or objective(), n_rows=n_rows)
     return make_method(method, asked).calibrate(budget, problem)
 
 
 def fitted(method: str, X, y, goal=None, seed: int | None = 0, **more: Any):
     """Return the result of a whole run through accountant, gate and loop."""
-    asked = {"feature_norm": 1.0} | more.pop("asked", {})
+    asked = {"data_norm": 1.0} | more.pop("asked", {})
     if method == "nonprivate":
-        asked.pop("feature_norm")
+        asked.pop("data_norm")
     settings = {
         "budget": BUDGET,
         "objective": goal or objective(d=X.shape[1]),

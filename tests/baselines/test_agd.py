@@ -92,8 +92,8 @@ class TestBudgets:
         assert method.search_epsilon == pytest.approx(0.01)
 
     def test_settings_reach_the_method(self):
-        asked = {"grid_size": 7, "loss_clip": 1.5, "headroom": 1.3, "step_max": 4.0}
-        asked |= {"grad_clip": 2.0, "budget_growth": 0.4, "refresh_every": 3}
+        asked = {"grid_size": 7, "loss_clip": 1.5, "growth_cap": 1.3, "max_step": 4.0}
+        asked |= {"max_grad_norm": 2.0, "budget_growth": 0.4, "reset_every": 3}
         method = self.calibrated(AGD(splits=30, **asked))
         assert {name: getattr(method, name) for name in asked} == asked
         assert method.search_epsilon == pytest.approx(0.04)
@@ -310,7 +310,10 @@ def test_huge_budgets_are_plain_grid_descent(loss_clip):
     X, y = blobs(150)
     X = on_lattice(X)
     method = method_of(
-        gradient_rho=math.inf, search_epsilon=1e12, grad_clip=1e6, loss_clip=loss_clip
+        gradient_rho=math.inf,
+        search_epsilon=1e12,
+        max_grad_norm=1e6,
+        loss_clip=loss_clip,
     )
     data = PrivateDataset(X, y, n_rows=150, accountant=OpenAccountant())
     state = method.init(zeros(LOGISTIC))
@@ -352,23 +355,23 @@ class TestUpdate:
     def test_failures_neither_refresh_nor_empty_the_grid(self):
         method = method_of()
         state, *_ = feed(method, method.init(zeros(LOGISTIC)), [(G, 0)] * 30)
-        assert (state.step_max, state.updates) == (2.0, 0)
+        assert (state.max_step, state.updates) == (2.0, 0)
 
     def test_refresh_shrinks_and_recovers(self):
-        method = method_of(refresh_every=2)
+        method = method_of(reset_every=2)
         state, *_ = feed(method, method.init(zeros(LOGISTIC)), [(G, 3), (G, 5)])
-        assert state.step_max == pytest.approx(1.1 * 0.5)
+        assert state.max_step == pytest.approx(1.1 * 0.5)
         assert state.recent_steps == ()
         state, *_ = feed(method, state, [(G, 20), (G, 20)])
-        assert state.step_max == pytest.approx(1.1 * 0.55)
+        assert state.max_step == pytest.approx(1.1 * 0.55)
         for _ in range(20):
             state, *_ = feed(method, state, [(G, 20), (G, 20)])
-        assert state.step_max == 2.0
+        assert state.max_step == 2.0
 
     def test_the_least_steps_keep_the_grid_positive(self):
-        method = method_of(refresh_every=1)
+        method = method_of(reset_every=1)
         state, *_ = feed(method, method.init(zeros(LOGISTIC)), [(G, 1)] * 60)
-        assert state.step_max > 0
+        assert state.max_step > 0
 
     def test_no_gradient_at_all(self):
         """Zero rows without noise: the penalty is all there is."""
@@ -440,11 +443,11 @@ class TestRuns:
         {"splits": 0},
         {"grid_size": 0},
         {"budget_growth": 0.0},
-        {"grad_clip": -1.0},
+        {"max_grad_norm": -1.0},
         {"loss_clip": math.inf},
-        {"step_max": 0.0},
-        {"headroom": 0.0},
-        {"refresh_every": 0},
+        {"max_step": 0.0},
+        {"growth_cap": 0.0},
+        {"reset_every": 0},
     ],
 )
 def test_bad_settings_are_refused(settings):

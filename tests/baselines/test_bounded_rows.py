@@ -30,7 +30,7 @@ TABLES = arrays.arrays(np.float64, (5, 3), elements=ANY)
 @pytest.mark.parametrize("norm", [0.1, 1.0, 3.0])
 def test_plain_rows(norm, intercept):
     X, y = table(30)
-    found = BoundedRows(feature_norm=norm, fit_intercept=intercept)
+    found = BoundedRows(data_norm=norm, fit_intercept=intercept)
     expected = unit_rows(X, y, norm, intercept)
     np.testing.assert_allclose(found.signed(rows_of(X, y)), expected, atol=1e-11)
 
@@ -38,7 +38,7 @@ def test_plain_rows(norm, intercept):
 @given(X=TABLES, labels=arrays.arrays(np.float64, 5, elements=ANY))
 def test_no_input_leaves_the_unit_ball(X, labels):
     for intercept in (True, False):
-        bounded = BoundedRows(feature_norm=2.0, fit_intercept=intercept)
+        bounded = BoundedRows(data_norm=2.0, fit_intercept=intercept)
         for form in (X, sparse.csr_matrix(X)):
             signed = bounded.signed(rows_of(form, labels))
             signed = signed.toarray() if sparse.issparse(signed) else signed
@@ -49,7 +49,7 @@ def test_no_input_leaves_the_unit_ball(X, labels):
 @given(X=TABLES, place=st.integers(min_value=0, max_value=4))
 def test_a_row_does_not_depend_on_the_others(X, place):
     y = np.array([1.0, -1.0, 1.0, -1.0, 1.0])
-    bounded = BoundedRows(feature_norm=2.0, fit_intercept=True)
+    bounded = BoundedRows(data_norm=2.0, fit_intercept=True)
     alone = bounded.signed(rows_of(X[[place]], y[[place]]))
     np.testing.assert_array_equal(bounded.signed(rows_of(X, y))[[place]], alone)
 
@@ -59,9 +59,7 @@ def test_a_row_does_not_depend_on_the_others(X, place):
 def test_a_row_that_is_no_number_becomes_zero_with_its_constant(bad, wrap):
     X, y = table(4)
     X[2, 1] = bad
-    signed = BoundedRows(feature_norm=1.0, fit_intercept=True).signed(
-        rows_of(wrap(X), y)
-    )
+    signed = BoundedRows(data_norm=1.0, fit_intercept=True).signed(rows_of(wrap(X), y))
     signed = signed.toarray() if sparse.issparse(signed) else signed
     assert not signed[2].any()
     kept = [0, 1, 3]
@@ -71,7 +69,7 @@ def test_a_row_that_is_no_number_becomes_zero_with_its_constant(bad, wrap):
 def test_a_label_that_is_no_class_leaves_its_row_out():
     X, y = table(3)
     y[0], y[1] = np.nan, 50.0
-    signed = BoundedRows(feature_norm=1.0, fit_intercept=True).signed(rows_of(X, y))
+    signed = BoundedRows(data_norm=1.0, fit_intercept=True).signed(rows_of(X, y))
     assert not signed[:2].any()
     np.testing.assert_allclose(signed[2:], unit_rows(X[2:], y[2:]), atol=1e-11)
 
@@ -79,7 +77,7 @@ def test_a_label_that_is_no_class_leaves_its_row_out():
 def test_sparse_rows_stay_sparse_and_equal_dense_ones():
     X, y = table(20)
     X[np.abs(X) < 0.5] = 0.0
-    bounded = BoundedRows(feature_norm=1.0, fit_intercept=True)
+    bounded = BoundedRows(data_norm=1.0, fit_intercept=True)
     signed = bounded.signed(rows_of(sparse.csr_matrix(X), y))
     assert sparse.issparse(signed)
     dense = bounded.signed(rows_of(X, y))
@@ -88,7 +86,7 @@ def test_sparse_rows_stay_sparse_and_equal_dense_ones():
 
 def test_weights_go_back_to_clipped_rows():
     X, y = table(10)
-    bounded = BoundedRows(feature_norm=1.0, fit_intercept=True)
+    bounded = BoundedRows(data_norm=1.0, fit_intercept=True)
     w = np.array([0.5, -1.0, 2.0, 0.3])
     clipped = X * np.minimum(1, 1 / np.linalg.norm(X, axis=1))[:, None]
     back = bounded.unscaled(w)
@@ -101,7 +99,7 @@ def test_the_rows_of_the_caller_are_not_changed():
     X, y = table(5)
     X[0, 0] = np.nan
     before = X.copy()
-    BoundedRows(feature_norm=0.1, fit_intercept=True).signed(rows_of(X, y))
+    BoundedRows(data_norm=0.1, fit_intercept=True).signed(rows_of(X, y))
     np.testing.assert_array_equal(X, before)
 
 
@@ -120,16 +118,16 @@ def test_a_loss_without_it_is_refused(loss):
 @pytest.mark.parametrize("method", METHODS)
 class TestFeatureNorm:
     def test_it_is_asked_for(self, method):
-        with pytest.raises(ValueError, match=f"'{method}' asks for feature_norm"):
+        with pytest.raises(ValueError, match=f"'{method}' asks for data_norm"):
             make_method(method, {})
 
     @pytest.mark.parametrize("bad", [0.0, -1.0, np.inf, np.nan, "1"])
     def test_bad_ones_are_refused(self, method, bad):
-        with pytest.raises(ValueError, match="feature_norm"):
-            make_method(method, {"feature_norm": bad})
+        with pytest.raises(ValueError, match="data_norm"):
+            make_method(method, {"data_norm": bad})
 
     def test_prediction_clips_to_it(self, method):
-        assert make_method(method, {"feature_norm": 2.5}).row_bound == 2.5
+        assert make_method(method, {"data_norm": 2.5}).data_norm == 2.5
 
 
 def test_entries_that_stand_several_times_do_not_leave_the_ball():
@@ -137,7 +135,7 @@ def test_entries_that_stand_several_times_do_not_leave_the_ball():
     whole = sparse.csr_array(X)
     parts = (np.repeat(whole.data, 32) / 32, np.repeat(whole.indices, 32))
     stored = sparse.csr_array((*parts, whole.indptr * 32), shape=whole.shape)
-    bounded = BoundedRows(feature_norm=1.0, fit_intercept=False)
+    bounded = BoundedRows(data_norm=1.0, fit_intercept=False)
     found = bounded.signed(rows_of(stored, np.ones(4))).toarray()
     assert np.linalg.norm(found, axis=1).max() <= 1.0
     assert found == pytest.approx(bounded.signed(rows_of(X, np.ones(4))))

@@ -41,7 +41,7 @@ class TestEntriesInParts:
 
     def test_rows_stay_in_the_unit_ball(self, dtype, large, small):
         for intercept in (True, False):
-            rows = BoundedRows(feature_norm=1.0, fit_intercept=intercept)
+            rows = BoundedRows(data_norm=1.0, fit_intercept=intercept)
             X = in_parts(dtype, large, small)
             signed = rows.signed(rows_of(X, np.ones(2)))
             assert np.linalg.norm(signed.toarray(), axis=1).max() <= 1.0
@@ -76,7 +76,7 @@ def test_no_row_makes_a_run_speak(method, form):
     X, y = table(40)
     X[0], X[1, 0], X[2, 1] = 1e308, np.nan, np.inf
     X[3], X[4], X[5], X[6, 2] = 1e154, 3e37, 5e-324, -1e200
-    asked = {"feature_norm": 1.0} if method in BOUNDED else {}
+    asked = {"data_norm": 1.0} if method in BOUNDED else {}
     settings = RunSettings(
         budget=BUDGET,
         objective=objective(),

@@ -29,7 +29,7 @@ from tests.data.lattice_doubles import on_lattice
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 ROWS, FEATURES = 90, 3
-LITERAL = {"step_change": 1e12, "significance": 0.0, "headroom": 1.0}
+LITERAL = {"step_change": 1e12, "significance": 0.0, "growth_cap": 1.0}
 
 
 class FreeAccountant(Accountant):
@@ -122,7 +122,7 @@ class PlainHyFree:
             total += g / (math.sqrt(g @ g) + self.own["stability"])
         self.t += 1
         d = self.direction(total / self.size + self.l2 * w)
-        if (self.t - 1) % self.own["refresh_every"] == 0:
+        if (self.t - 1) % self.own["reset_every"] == 0:
             behind = self.loss(w + self.eta * d, X, y)[1]
             data, here = self.loss(w, X, y)
             ahead = self.loss(w - self.eta * d, X, y)[1]
@@ -130,33 +130,33 @@ class PlainHyFree:
             if bend > 0 and fall > 0:
                 self.eta *= fall / bend
             if data > 0:
-                self.clip = self.own["headroom"] * data
+                self.clip = self.own["growth_cap"] * data
         return w - self.eta * d
 
 
 @pytest.mark.usefixtures("plain_products")
 @pytest.mark.parametrize("variant", ["sgd", "adam"])
 @pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize("headroom", [1.0, 3.0])
-def test_without_noise_it_is_the_plain_method(variant, every, headroom):
+@pytest.mark.parametrize("growth_cap", [1.0, 3.0])
+def test_without_noise_it_is_the_plain_method(variant, every, growth_cap):
     own = {
         "variant": variant,
-        "refresh_every": every,
-        "headroom": headroom,
+        "reset_every": every,
+        "growth_cap": growth_cap,
         "step_size": 0.3,
         "loss_clip": 0.8,
         "stability": 0.1,
     }
-    steps, rate, seed = 12, 0.4, 5
-    method = quiet(rate=rate, steps=steps, **{**LITERAL, **own})
+    steps, sampling_prob, seed = 12, 0.4, 5
+    method = quiet(sampling_prob=sampling_prob, steps=steps, **{**LITERAL, **own})
     found = run(method, objective(l2=0.02), steps=steps, seed=seed)
     coins = Randomness(seed=seed, insecure_deterministic=True).stream("sampling")
     X, y = table()
     X = np.column_stack([X, np.ones(ROWS)])
-    plain, w = PlainHyFree(own, 0.02, rate * ROWS), np.zeros(FEATURES + 1)
+    plain, w = PlainHyFree(own, 0.02, sampling_prob * ROWS), np.zeros(FEATURES + 1)
     sizes = set()
     for state, record in found:
-        chosen = poisson_sample(ROWS, rate, coins)
+        chosen = poisson_sample(ROWS, sampling_prob, coins)
         w = plain.step(w, X[chosen], y[chosen])
         np.testing.assert_allclose(state.w.numpy(), w, rtol=0, atol=1e-7)
         # The curvature is a small difference of losses: digits cancel.
@@ -172,7 +172,9 @@ def test_on_a_quadratic_the_step_is_newtons():
     """A Huberized hinge of great width is a parabola wherever the margins are."""
     h = 50.0
     model = objective(Huber(h), l2=0.05, fit_intercept=False)
-    method = quiet(rate=1.0, variant="sgd", step_size=0.7, loss_clip=1e3, **LITERAL)
+    method = quiet(
+        sampling_prob=1.0, variant="sgd", step_size=0.7, loss_clip=1e3, **LITERAL
+    )
     ((state, record),) = run(method, model, steps=1)
     X, y = table()
     slopes = np.full(ROWS, -(1 + h) / (2 * h)) * y
@@ -227,7 +229,7 @@ class TestFit:
         assert record.loss_clip == 1.0
 
     def test_the_next_clip_is_in_units_of_this_one(self):
-        state, _ = self.after([0.9, 0.6, 0.5], loss_clip=2.0, headroom=1.0)
+        state, _ = self.after([0.9, 0.6, 0.5], loss_clip=2.0, growth_cap=1.0)
         assert state.loss_clip == pytest.approx(1.2)
 
     @pytest.mark.parametrize("losses", [[0.4, 0.6, 0.4], [0.2, 0.3, 0.7]])
@@ -268,30 +270,33 @@ class TestFit:
 
 def test_a_clip_at_the_mean_falls_and_one_with_headroom_does_not():
     kept = {}
-    for headroom in (1.0, 3.0):
-        method = quiet(rate=1.0, steps=30, refresh_every=1, headroom=headroom)
-        kept[headroom] = run(method, objective(), steps=30)[-1][0].loss_clip
+    for growth_cap in (1.0, 3.0):
+        method = quiet(
+            sampling_prob=1.0, steps=30, reset_every=1, growth_cap=growth_cap
+        )
+        kept[growth_cap] = run(method, objective(), steps=30)[-1][0].loss_clip
     assert kept[1.0] < 0.02
     assert kept[3.0] > 0.2
 
 
 @pytest.mark.parametrize(
-    ("rate", "epsilon", "every"), [(0.1, 0.5, 4), (0.3, 1.0, 1), (1.0, 2.0, 50)]
+    ("sampling_prob", "epsilon", "every"),
+    [(0.1, 0.5, 4), (0.3, 1.0, 1), (1.0, 2.0, 50)],
 )
-def test_the_plan_fits_and_uses_the_budget(rate, epsilon, every):
+def test_the_plan_fits_and_uses_the_budget(sampling_prob, epsilon, every):
     budget = Budget(epsilon=epsilon, delta=1e-6)
-    settings = HyFree(rate=rate, steps=11, refresh_every=every)
+    settings = HyFree(sampling_prob=sampling_prob, steps=11, reset_every=every)
     method = settings.calibrate(budget, Problem(objective=objective(), n_rows=9))
     spent, proof = planned_epsilon(method.schedule(), budget.delta)
     assert 0.99 * epsilon <= spent <= epsilon
-    assert proof == ("planned-profile" if rate == 1 else "planned-pld")
-    alone = noise_multiplier_for(budget, rate=rate, steps=11)
+    assert proof == ("planned-profile" if sampling_prob == 1 else "planned-pld")
+    alone = noise_multiplier_for(budget, sampling_prob=sampling_prob, steps=11)
     assert method.base.gradient.noise_scale / alone == pytest.approx(1.01, abs=2e-3)
     assert method.losses.noise_multiplier > method.base.gradient.noise_multiplier
 
 
 def test_the_two_kinds_of_batches_stand_in_their_order():
-    method = HyFree(steps=12, refresh_every=5).with_noise(3.0)
+    method = HyFree(steps=12, reset_every=5).with_noise(3.0)
     parts = [
         (getattr(kind.inner, "mechanisms", (kind.inner,)), count)
         for kind, count in method.schedule()
@@ -305,7 +310,7 @@ def test_the_two_kinds_of_batches_stand_in_their_order():
         (both, 1),
         (gradient, 1),
     ]
-    ones = HyFree(steps=12, refresh_every=1).with_noise(3.0).schedule()
+    ones = HyFree(steps=12, reset_every=1).with_noise(3.0).schedule()
     assert [count for _, count in ones] == [12]
 
 
@@ -319,7 +324,7 @@ def test_a_whole_run_keeps_its_plan(shape):
     if shape == "nan":
         X[::3] = np.nan
     # Noise that is enough for the budget, found beforehand.
-    method = HyFree(steps=7, refresh_every=3, rate=0.2).with_noise(4.0)
+    method = HyFree(steps=7, reset_every=3, sampling_prob=0.2).with_noise(4.0)
     accountant = PlannedAccountant(
         BUDGET, method.schedule(), insecure_deterministic=True
     )
@@ -406,13 +411,13 @@ def test_normalized_gradients_of_every_loss(loss):
 @pytest.mark.parametrize(
     "bad",
     [
-        {"rate": 0.0},
+        {"sampling_prob": 0.0},
         {"steps": 0},
         {"step_size": -1.0},
         {"loss_clip": 0.0},
-        {"refresh_every": 0},
+        {"reset_every": 0},
         {"points": 2},
-        {"headroom": 0.0},
+        {"growth_cap": 0.0},
         {"step_change": 1.0},
         {"significance": -1.0},
         {"stability": 0.0},

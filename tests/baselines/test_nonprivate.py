@@ -54,8 +54,8 @@ def test_it_says_that_it_is_not_private():
 
 
 def test_it_takes_no_parameters():
-    with pytest.raises(ValueError, match="does not take feature_norm"):
-        make_method("nonprivate", {"feature_norm": 1.0})
+    with pytest.raises(ValueError, match="does not take data_norm"):
+        make_method("nonprivate", {"data_norm": 1.0})
 
 
 def test_rows_that_are_no_numbers_are_left_out():
@@ -75,7 +75,7 @@ def test_estimators():
     settings = {"method": "nonprivate", "classes": [-1.0, 1.0]}
     model = PrivateLogisticRegression(**settings).fit(X, y)
     assert model.score(X, y) > 0.8
-    assert model.feature_norm_ is None
+    assert model.data_norm_ is None
     assert PrivateLinearSVC(**settings).fit(X, y).score(X, y) > 0.8
 
 
@@ -83,13 +83,13 @@ def test_estimator_of_a_bounded_method_clips_what_it_predicts():
     X, y = table(3000)
     model = PrivateLogisticRegression(
         method="objpert",
-        options={"feature_norm": 1.0},
+        options={"data_norm": 1.0},
         epsilon=5.0,
         classes=[-1.0, 1.0],
         n_rows=3000,
         l2=1e-3,
     ).fit(X, y)
-    assert model.feature_norm_ == 1.0
+    assert model.data_norm_ == 1.0
     long = 1e6 * X[:5]
     norms = np.linalg.norm(long, axis=1)[:, None]
     expected = model.decision_function(long / norms)

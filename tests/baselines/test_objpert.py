@@ -253,4 +253,4 @@ def test_the_intercept_is_regularized_and_perturbed_like_the_rest():
 )
 def test_bad_settings_are_refused(method, asked, match):
     with pytest.raises(ValueError, match=match):
-        make_method(method, {"feature_norm": 1.0, **asked})
+        make_method(method, {"data_norm": 1.0, **asked})

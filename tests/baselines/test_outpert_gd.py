@@ -194,12 +194,12 @@ class TestWholeRun:
         ({"step_size": 0.0}, "step_size > 0"),
         ({"variant": "best"}, "variant"),
         ({"variant": "replica", "exchange": False}, "exchange=True"),
-        ({"rate": 0.1}, "does not take rate"),
+        ({"sampling_prob": 0.1}, "does not take sampling_prob"),
     ],
 )
 def test_bad_settings_are_refused(asked, match):
     with pytest.raises(ValueError, match=match):
-        make_method("outpert-gd", {"feature_norm": 1.0, **asked})
+        make_method("outpert-gd", {"data_norm": 1.0, **asked})
 
 
 def test_a_replica_whose_steps_do_not_contract_is_refused():

@@ -197,7 +197,7 @@ def test_another_number_of_rows_than_declared(rows):
 )
 def test_bad_settings_are_refused(asked, match):
     with pytest.raises(ValueError, match=match):
-        make_method("outpert-rsgd", {"feature_norm": 1.0, **asked})
+        make_method("outpert-rsgd", {"data_norm": 1.0, **asked})
 
 
 def test_the_worst_case_is_one_gaussian():

@@ -33,7 +33,7 @@ def table(rows=ROWS):
 @pytest.fixture(scope="module")
 def small():
     """A search whose noise was solved for the budget."""
-    settings = TunedSGD(rate=0.5, steps=3, repetitions=4.0)
+    settings = TunedSGD(sampling_prob=0.5, steps=3, repetitions=4.0)
     return settings.calibrate(BUDGET, Problem(objective=OBJECTIVE, n_rows=ROWS))
 
 
@@ -72,11 +72,11 @@ def watched(method, **changes):
 
 
 @pytest.mark.parametrize(
-    ("rate", "epsilon", "repetitions"), [(0.1, 0.5, 10.0), (1.0, 3.0, 2.5)]
+    ("sampling_prob", "epsilon", "repetitions"), [(0.1, 0.5, 10.0), (1.0, 3.0, 2.5)]
 )
-def test_the_search_fits_and_uses_the_budget(rate, epsilon, repetitions):
+def test_the_search_fits_and_uses_the_budget(sampling_prob, epsilon, repetitions):
     budget = Budget(epsilon=epsilon, delta=1e-6)
-    settings = TunedSGD(rate=rate, steps=9, repetitions=repetitions)
+    settings = TunedSGD(sampling_prob=sampling_prob, steps=9, repetitions=repetitions)
     method = settings.calibrate(budget, Problem(objective=OBJECTIVE, n_rows=9))
     spent, proof = planned_epsilon(method.schedule(), budget.delta)
     assert 0.99 * epsilon <= spent <= epsilon
@@ -84,7 +84,7 @@ def test_the_search_fits_and_uses_the_budget(rate, epsilon, repetitions):
 
 
 def test_the_score_gets_its_share():
-    method = TunedSGD(rate=1.0, steps=9, score_share=0.2).calibrate(
+    method = TunedSGD(sampling_prob=1.0, steps=9, score_share=0.2).calibrate(
         BUDGET, Problem(objective=OBJECTIVE, n_rows=9)
     )
     gradients = 9 * 0.5 / method.noise_multiplier**2
@@ -99,9 +99,9 @@ def test_the_winner_is_the_best_by_noisy_score(small):
         best = max(score for score, _ in method.log)
         winner = next(run for score, run in method.log if score == best)
         assert state is winner
-        assert (record.step_size, record.grad_clip) == (
+        assert (record.step_size, record.max_grad_norm) == (
             winner.step_size,
-            winner.grad_clip,
+            winner.max_grad_norm,
         )
         assert accountant.n_charges == 1
         lengths.add(len(method.log))
@@ -112,7 +112,7 @@ def test_nothing_tells_how_many_runs_there_were(small):
     assert {f.name for f in fields(TunedState)} == {
         "w",
         "step_size",
-        "grad_clip",
+        "max_grad_norm",
         "score",
     }
     shown = []
@@ -125,7 +125,7 @@ def test_nothing_tells_how_many_runs_there_were(small):
     assert shown[0]["gradients"] is None
 
 
-HELD_BY_WINNER = {"step_size", "grad_clip"}
+HELD_BY_WINNER = {"step_size", "max_grad_norm"}
 
 
 def test_one_run_of_one_setting_is_plain_sgd(small):
@@ -134,10 +134,10 @@ def test_one_run_of_one_setting_is_plain_sgd(small):
     ((state, _),), _ = run(method, seed=4)
     assert len(method.log) == 1
     sgd = DPSGD(
-        rate=0.5,
+        sampling_prob=0.5,
         steps=3,
         step_size=0.7,
-        grad_clip=2.0,
+        max_grad_norm=2.0,
         noise_multiplier=small.noise_multiplier,
     )
     data = data_for(sgd, seed=4)
@@ -195,9 +195,9 @@ def test_the_state_survives_a_checkpoint(small):
     ((state, _),), _ = run(small)
     again = state_from_dict(state_to_dict(state), state)
     assert torch.equal(again.w, state.w)
-    assert (again.step_size, again.grad_clip, again.score) == (
+    assert (again.step_size, again.max_grad_norm, again.score) == (
         state.step_size,
-        state.grad_clip,
+        state.max_grad_norm,
         state.score,
     )
 
@@ -224,7 +224,7 @@ def test_right_rows_are_those_predicted(loss):
 @pytest.mark.parametrize(
     "bad",
     [
-        {"rate": 2.0},
+        {"sampling_prob": 2.0},
         {"steps": 0},
         {"step_sizes": ()},
         {"step_sizes": (1.0, -1.0)},
@@ -243,6 +243,6 @@ def test_bad_settings_are_refused_by_name(bad):
 
 def test_noise_that_cannot_be_drawn_is_refused_beforehand():
     problem = Problem(objective=OBJECTIVE, n_rows=ROWS)
-    settings = TunedSGD(rate=1.0, steps=1, repetitions=2.0, score_share=1e-16)
+    settings = TunedSGD(sampling_prob=1.0, steps=1, repetitions=2.0, score_share=1e-16)
     with pytest.raises(ValueError, match="nothing was spent"):
         settings.calibrate(BUDGET, problem)

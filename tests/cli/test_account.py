@@ -25,9 +25,14 @@ from armijo.accounting.paper import BROKEN_PREMISES, printed_epsilon
 from armijo.cli import main
 from armijo.errors import BudgetExceeded
 
-ACCOUNT = {"--rate": "0.1", "--noise-multiplier": "5.0", "--steps": "100"}
+ACCOUNT = {"--sampling-prob": "0.1", "--noise-multiplier": "5.0", "--steps": "100"}
 ACCOUNT |= {"--delta": "1e-5"}
-CALIBRATE = {"--epsilon": "1", "--delta": "1e-5", "--rate": "0.1", "--steps": "100"}
+CALIBRATE = {
+    "--epsilon": "1",
+    "--delta": "1e-5",
+    "--sampling-prob": "0.1",
+    "--steps": "100",
+}
 COMMANDS = {"account": ACCOUNT, "calibrate": CALIBRATE}
 
 
@@ -71,33 +76,39 @@ def program(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def pld_epsilon(rate: float, noise: float, steps: int, delta: float) -> float:
-    event = dpa.PoissonSampledDpEvent(rate, dpa.GaussianDpEvent(noise))
+def pld_epsilon(sampling_prob: float, noise: float, steps: int, delta: float) -> float:
+    event = dpa.PoissonSampledDpEvent(sampling_prob, dpa.GaussianDpEvent(noise))
     return PLDAccountant().compose(event, steps).get_epsilon(delta)
 
 
 @pytest.mark.parametrize(
-    ("rate", "noise", "steps", "delta"),
+    ("sampling_prob", "noise", "steps", "delta"),
     [(0.005, 1.0, 2000, 1e-5), (0.1, 5.0, 100, 1e-7)],
 )
-def test_a_planned_epsilon_agrees_with_dp_accounting(run, rate, noise, steps, delta):
+def test_a_planned_epsilon_agrees_with_dp_accounting(
+    run, sampling_prob, noise, steps, delta
+):
     found = parsed(
         run(
             "account",
             "--json",
-            rate=str(rate),
+            sampling_prob=str(sampling_prob),
             noise_multiplier=str(noise),
             steps=str(steps),
             delta=str(delta),
         )
     )
-    library = epsilon_of(step_mechanism(rate, noise), steps, delta)
+    library = epsilon_of(step_mechanism(sampling_prob, noise), steps, delta)
     assert (found["epsilon"], found["accountant"]) == library
     assert found["accountant"] == "planned-pld"
     assert found["epsilon"] == pytest.approx(
-        pld_epsilon(rate, noise, steps, delta), rel=5e-3
+        pld_epsilon(sampling_prob, noise, steps, delta), rel=5e-3
     )
-    assert (found["delta"], found["rate"], found["steps"]) == (delta, rate, steps)
+    assert (found["delta"], found["sampling_prob"], found["steps"]) == (
+        delta,
+        sampling_prob,
+        steps,
+    )
     assert found["noise_multiplier"] == noise
     assert found["relation"] == "add-remove"
     assert found["guarantee"] is True and found["broken_premises"] == []
@@ -151,24 +162,33 @@ def test_known_budgets_of_the_notes_are_met(run):
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "rate", "steps"), [(1.0, 0.005, 2000), (0.3, 0.1, 50), (1.0, 1.0, 1)]
+    ("epsilon", "sampling_prob", "steps"),
+    [(1.0, 0.005, 2000), (0.3, 0.1, 50), (1.0, 1.0, 1)],
 )
 def test_calibrated_noise_is_the_smallest_that_keeps_the_budget(
-    run, epsilon, rate, steps
+    run, epsilon, sampling_prob, steps
 ):
-    options = {"epsilon": str(epsilon), "rate": str(rate), "steps": str(steps)}
+    options = {
+        "epsilon": str(epsilon),
+        "sampling_prob": str(sampling_prob),
+        "steps": str(steps),
+    }
     found = parsed(run("calibrate", "--json", **options))
     noise = found["noise_multiplier"]
     if steps < 100:
         budget = Budget(epsilon=epsilon, delta=1e-5)
-        assert noise == noise_multiplier_for(budget, rate=rate, steps=steps)
+        assert noise == noise_multiplier_for(
+            budget, sampling_prob=sampling_prob, steps=steps
+        )
     assert found["epsilon"] == epsilon and found["delta"] == 1e-5
-    assert found["accountant"] == ("planned-profile" if rate == 1 else "planned-pld")
+    assert found["accountant"] == (
+        "planned-profile" if sampling_prob == 1 else "planned-pld"
+    )
     assert epsilon * 0.998 < found["epsilon_reached"] <= epsilon
     assert found["gradient_rho"] == pytest.approx(0.5 / noise**2)
     # Within 0.1 % of the noise at which dp-accounting's own epsilon is the target.
-    assert pld_epsilon(rate, noise * 0.999, steps, 1e-5) > epsilon
-    assert pld_epsilon(rate, noise * 1.001, steps, 1e-5) <= epsilon
+    assert pld_epsilon(sampling_prob, noise * 0.999, steps, 1e-5) > epsilon
+    assert pld_epsilon(sampling_prob, noise * 1.001, steps, 1e-5) <= epsilon
 
 
 @pytest.mark.parametrize(
@@ -189,7 +209,9 @@ def test_calibrated_noise_pays_for_the_search_too(run, options):
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.01, 1e-10), (0.001, 1e-5)])
 def test_a_small_budget_is_not_lost_to_the_largest_order(run, epsilon, delta):
     options = {"epsilon": str(epsilon), "delta": str(delta), "steps": "20"}
-    found = parsed(run("calibrate", "--json", "--adaptive", rate="0.005", **options))
+    found = parsed(
+        run("calibrate", "--json", "--adaptive", sampling_prob="0.005", **options)
+    )
     assert epsilon * 0.99 < found["epsilon_reached"] <= epsilon
 
 
@@ -233,8 +255,8 @@ def test_tables_are_whole_within_eighty_columns(run, command, options):
 
 RATE = "probability"
 BAD = [
-    *(("account", "rate", v, RATE) for v in ("0", "-0.5", "1.5")),
-    *(("calibrate", "rate", v, RATE) for v in ("0", "-0.5", "1.5")),
+    *(("account", "sampling_prob", v, RATE) for v in ("0", "-0.5", "1.5")),
+    *(("calibrate", "sampling_prob", v, RATE) for v in ("0", "-0.5", "1.5")),
     *(("account", "noise_multiplier", v, "above zero") for v in ("0", "-1")),
     *(("calibrate", "epsilon", v, "above zero") for v in ("0", "-1")),
     *(("account", "steps", v, "1 or more") for v in ("0", "-3")),
@@ -246,8 +268,8 @@ BAD = [
     ("account", "accounting", "magic", "pick one"),
 ]
 NUMBERS = {
-    "account": ["rate", "noise_multiplier", "delta", "search_epsilon"],
-    "calibrate": ["rate", "epsilon", "delta", "search_epsilon"],
+    "account": ["sampling_prob", "noise_multiplier", "delta", "search_epsilon"],
+    "calibrate": ["sampling_prob", "epsilon", "delta", "search_epsilon"],
 }
 for _command, _names in NUMBERS.items():
     BAD += [(_command, name, v, "give") for name in _names for v in ("nan", "inf")]
@@ -304,7 +326,8 @@ def test_searches_that_cannot_be_are_refused(run, command):
 
 @pytest.mark.parametrize("command", ["account", "calibrate"])
 @pytest.mark.parametrize(
-    ("argument", "value"), [("steps", "1.5"), ("rate", "half"), ("unknown", "1")]
+    ("argument", "value"),
+    [("steps", "1.5"), ("sampling_prob", "half"), ("unknown", "1")],
 )
 def test_words_that_do_not_parse_are_refused(run, command, argument, value):
     finished = run(command, "--json", **{argument: value})
@@ -358,7 +381,7 @@ def test_an_exhausted_budget_has_its_own_exit_code(monkeypatch, capsys):
 
 
 def test_a_missing_argument_is_asked_for(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["armijo", "account", "--rate", "0.1"])
+    monkeypatch.setattr(sys, "argv", ["armijo", "account", "--sampling-prob", "0.1"])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2

@@ -35,10 +35,13 @@ def test_all_methods_are_listed(armijo):
 @pytest.mark.parametrize(
     ("flags", "relation"),
     [
-        (("--method", "objpert", "--feature-norm", "2"), "add-remove"),
-        (("--method", "objpert-pure", "--feature-norm", "2"), "replace-one"),
-        (("--method", "outpert-gd", "--option", "feature_norm=2"), "replace-one"),
-        (("--method", "sgd", "--option", "steps=5", "--rate", "0.5"), "add-remove"),
+        (("--method", "objpert", "--data-norm", "2"), "add-remove"),
+        (("--method", "objpert-pure", "--data-norm", "2"), "replace-one"),
+        (("--method", "outpert-gd", "--option", "data_norm=2"), "replace-one"),
+        (
+            ("--method", "sgd", "--option", "steps=5", "--sampling-prob", "0.5"),
+            "add-remove",
+        ),
         (("--method", "majority"), "add-remove"),
         (("--method", "sgd-tuned", "--option", "step_sizes=[0.5,1]"), "add-remove"),
     ],
@@ -48,7 +51,7 @@ def test_a_fit_by_another_method(fit, armijo, small, tmp_path, flags, relation):
     assert found["relation"] == relation
     assert f"under the {relation} relation" in found["statement"]
     model = load_model(tmp_path / "run" / "model.json")
-    assert (model.feature_norm is not None) == any("norm" in flag for flag in flags)
+    assert (model.data_norm is not None) == any("norm" in flag for flag in flags)
     predicted = armijo("predict", tmp_path / "run", small.csv)
     assert predicted.code == 0
     report = json.loads((tmp_path / "run" / "report.json").read_text())
@@ -64,8 +67,11 @@ def test_without_privacy_the_terminal_says_so(fit):
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (("--method", "objpert"), "feature_norm"),
-        (("--method", "objpert", "--feature-norm", "1", "--rate", "0.1"), "rate"),
+        (("--method", "objpert"), "data_norm"),
+        (
+            ("--method", "objpert", "--data-norm", "1", "--sampling-prob", "0.1"),
+            "sampling_prob",
+        ),
         (("--method", "sgd", "--option", "speed=3"), "does not take speed"),
         (("--method", "sgd", "--option", "steps"), "NAME=VALUE"),
         (("--method", "sgd", "--option", "steps=0"), "steps"),

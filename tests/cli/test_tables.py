@@ -320,7 +320,10 @@ def test_ctrl_c_and_resume_of_the_program_itself(small, tmp_path):
 def test_a_damaged_ledger_is_not_shown(armijo, trained, tmp_path, damage):
     lines = (trained / "ledger.jsonl").read_bytes().splitlines(keepends=True)
     damaged = {
-        "changed": [*lines[:2], lines[2].replace(b'"rate":0.1', b'"rate":0.2')],
+        "changed": [
+            *lines[:2],
+            lines[2].replace(b'"sampling_prob":0.1', b'"sampling_prob":0.2'),
+        ],
         "cut": [*lines[:2], *lines[3:]],
         "other": [b"no ledger\n"],
     }

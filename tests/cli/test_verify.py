@@ -30,7 +30,7 @@ METHODS = {
         "options": {"expected_steps": 10, "search_form": "difference"},
     },
     "sgd": {},
-    "objpert": {"options": {"feature_norm": 2.0}},
+    "objpert": {"options": {"data_norm": 2.0}},
 }
 FILES = ("model.json", "schema.toml", "report.json", "report.html", "ledger.jsonl")
 

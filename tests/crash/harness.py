@@ -122,7 +122,7 @@ SUBJECTS: dict[str, Callable[[Path], Subject]] = {
     "blsgd": lambda place: linear(
         "blsgd", 4.0, {"gradient_rho": 0.02, "search_epsilon": 0.2}
     ),
-    "sgd": lambda place: linear("sgd", 1.0, {"steps": STEPS, "rate": 0.5}),
+    "sgd": lambda place: linear("sgd", 1.0, {"steps": STEPS, "sampling_prob": 0.5}),
     "auto": lambda place: linear("auto", 1.0, {"steps": STEPS + 1}, most=None),
     "network": lambda place: tiny_network(),
     "armijo fit": command_line,

@@ -101,7 +101,7 @@ def test_a_batch_is_charged_then_drawn_then_answered():
         accountant=SpyAccountant(events),
         randomness=SpyRandomness(events),
     )
-    plan = BatchPlan(mechanisms=EVERY, rate=0.5)
+    plan = BatchPlan(mechanisms=EVERY, sampling_prob=0.5)
     assert data.affords(plan)
     assert events == []
     batch = data.open(plan, label="first")
@@ -133,7 +133,7 @@ def test_the_charge_is_on_disk_before_a_bit_is_drawn(tmp_path: Path):
         X3, n_rows=3, accountant=accountant, randomness=SpyRandomness(Watching())
     )
     for step in (1, 2):
-        batch = data.open(BatchPlan(mechanisms=(GRADIENT,), rate=0.5))
+        batch = data.open(BatchPlan(mechanisms=(GRADIENT,), sampling_prob=0.5))
         batch.noisy_sum(features(), GRADIENT)
         assert set(lines) == {step}
         lines.clear()
@@ -148,8 +148,10 @@ def test_a_refused_charge_touches_no_row_and_draws_no_bit():
         accountant=SpyAccountant(events, Budget(epsilon=1e-3, delta=1e-6)),
         randomness=SpyRandomness(events),
     )
-    for rate in (0.5, 1.0):
-        plan = BatchPlan(mechanisms=(Gaussian(noise_scale=0.1),), rate=rate)
+    for sampling_prob in (0.5, 1.0):
+        plan = BatchPlan(
+            mechanisms=(Gaussian(noise_scale=0.1),), sampling_prob=sampling_prob
+        )
         assert not data.affords(plan)
         with pytest.raises(BudgetExceeded):
             data.open(plan)
@@ -209,9 +211,9 @@ def test_a_bound_above_the_sensitivity_is_refused_and_uses_nothing(one, method):
 def test_an_empty_batch_takes_the_same_path_and_charge():
     """With one seed the noise is the same, so it can be compared exactly."""
     runs = []
-    for X, rate in ((X3, 1.0), (X3[:0], 1.0), (X3, 1e-15)):
+    for X, sampling_prob in ((X3, 1.0), (X3[:0], 1.0), (X3, 1e-15)):
         data = seeded(X, accountant=FreeAccountant())
-        batch = data.open(BatchPlan(mechanisms=EVERY, rate=rate))
+        batch = data.open(BatchPlan(mechanisms=EVERY, sampling_prob=sampling_prob))
         found = {m: answer() for m, answer in answers(batch).items()}
         runs.append((found, data.accountant.ledger.charges, data.accountant.spent))
     full, none, empty = (np.array(steps_of(run[0][GRADIENT])) for run in runs)
@@ -223,14 +225,16 @@ def test_an_empty_batch_takes_the_same_path_and_charge():
     assert all(len(run[1]) == 1 and run[2] == 1.0 for run in runs)
 
 
-@pytest.mark.parametrize("rate", [1.0, 0.5])
-def test_the_number_of_rows_is_the_public_one(rate):
+@pytest.mark.parametrize("sampling_prob", [1.0, 0.5])
+def test_the_number_of_rows_is_the_public_one(sampling_prob):
     """The public number moves the divisor and nothing else."""
     found = {}
     for n_rows in (1, 3, 1000):
         data = seeded(X3, n_rows=n_rows)
-        assert data.expected_batch_size(rate) == rate * n_rows
-        batch = data.open(BatchPlan(mechanisms=(GRADIENT,), rate=rate))
+        assert data.expected_batch_size(sampling_prob) == sampling_prob * n_rows
+        batch = data.open(
+            BatchPlan(mechanisms=(GRADIENT,), sampling_prob=sampling_prob)
+        )
         found[n_rows] = batch.noisy_sum(features(), GRADIENT).tolist()
         assert data.n_rows == n_rows
     assert found[1] == found[3] == found[1000]
@@ -299,9 +303,9 @@ def test_without_noise_the_clipped_sum_is_exact(kind):
     clipped = [x * min(1.0, 0.5 / np.linalg.norm(x)) for x in examples]
     found = opened(silent, X=kind(X)).noisy_sum(TWICE, silent)
     np.testing.assert_allclose(found, np.sum(clipped, axis=0), rtol=1e-11)
-    for rate in (0.5, 1.0):
+    for sampling_prob in (0.5, 1.0):
         with pytest.raises(BudgetExceeded):
-            PrivacyFilter(BUDGET).charge(Subsampled(silent, rate))
+            PrivacyFilter(BUDGET).charge(Subsampled(silent, sampling_prob))
 
 
 def test_repeated_entries_of_a_sparse_row_cannot_break_the_bound():
@@ -372,13 +376,15 @@ def test_a_view_of_other_rows_or_of_another_kind_brings_no_norms():
         assert sum_of(query, X3) == exact.tolist()
 
 
-@pytest.mark.parametrize(("rate", "shared"), [(1.0, True), (0.5, False)])
-def test_only_batches_of_all_rows_share_what_they_keep(rate, shared):
+@pytest.mark.parametrize(("sampling_prob", "shared"), [(1.0, True), (0.5, False)])
+def test_only_batches_of_all_rows_share_what_they_keep(sampling_prob, shared):
     """What holds for one sample of the rows says nothing of the next."""
     data = seeded(np.arange(40.0).reshape(40, 1), np.zeros(40))
     sums = []
     for _ in range(2):
-        batch = data.open(BatchPlan(mechanisms=(PERTURBATION,), rate=rate))
+        batch = data.open(
+            BatchPlan(mechanisms=(PERTURBATION,), sampling_prob=sampling_prob)
+        )
         rows = batch.release(lambda rows, _: rows, PERTURBATION)
         kept = rows.keep("numbers", lambda rows=rows: [float(rows.X.sum())])
         assert rows.keep("numbers", list) is kept
@@ -392,7 +398,7 @@ def test_labels_stay_with_their_rows_whatever_holds_them():
     shuffled = pd.Series(np.arange(40), index=np.arange(40)[::-1])
     for labels in (shuffled, list(range(40))):
         data = seeded(X, labels)
-        batch = data.open(BatchPlan(mechanisms=(PERTURBATION,), rate=0.5))
+        batch = data.open(BatchPlan(mechanisms=(PERTURBATION,), sampling_prob=0.5))
         rows = batch.release(lambda rows, _: rows, PERTURBATION)
         assert rows.X[:, 0].tolist() == np.asarray(rows.y, dtype=float).tolist()
 
@@ -402,7 +408,7 @@ def test_exchanging_a_row_is_not_promised_on_noise_for_one_row():
     with pytest.raises(ValueError, match="replace-one"):
         accountant = PrivacyFilter(BUDGET, relation=Neighboring.REPLACE_ONE)
         data = PrivateDataset(X3, n_rows=3, accountant=accountant)
-        data.open(BatchPlan(mechanisms=(GRADIENT,), rate=0.5))
+        data.open(BatchPlan(mechanisms=(GRADIENT,), sampling_prob=0.5))
 
 
 def test_a_release_gets_all_rows_and_its_own_bits():
@@ -438,10 +444,10 @@ def test_bad_arguments_are_named(arguments, message):
         PrivateDataset(**{"n_rows": 3, "accountant": PrivacyFilter(BUDGET)} | arguments)
 
 
-@pytest.mark.parametrize("rate", [0.0, -0.1, 1.1, math.nan, math.inf])
-def test_a_plan_needs_a_rate_and_something_to_do(rate):
-    with pytest.raises(ValueError, match="rate"):
-        BatchPlan(mechanisms=(GRADIENT,), rate=rate)
+@pytest.mark.parametrize("sampling_prob", [0.0, -0.1, 1.1, math.nan, math.inf])
+def test_a_plan_needs_a_rate_and_something_to_do(sampling_prob):
+    with pytest.raises(ValueError, match="sampling_prob"):
+        BatchPlan(mechanisms=(GRADIENT,), sampling_prob=sampling_prob)
     with pytest.raises(ValueError, match="at least one mechanism"):
         BatchPlan(mechanisms=())
 

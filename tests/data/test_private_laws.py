@@ -39,10 +39,10 @@ ACCEPT, REJECT = 1e-4, 1e-9
 
 
 def test_each_row_is_drawn_alone_and_with_the_rate():
-    n, rate, rounds = 30, 0.3, 1500
+    n, sampling_prob, rounds = 30, 0.3, 1500
     X = np.arange(2.0 * n).reshape(n, 2)
     data = seeded(X, np.arange(n), n_rows=5)
-    plan = BatchPlan(mechanisms=(PERTURBATION,), rate=rate)
+    plan = BatchPlan(mechanisms=(PERTURBATION,), sampling_prob=sampling_prob)
     taken = np.zeros((rounds, n), dtype=bool)
     for i in range(rounds):
         rows = data.open(plan).release(lambda rows, _: rows, PERTURBATION)
@@ -54,10 +54,10 @@ def test_each_row_is_drawn_alone_and_with_the_rate():
         stat = np.sum((taken.sum(axis=0) - expected) ** 2 / (expected * (1 - chance)))
         return float(stats.chi2(n).sf(stat))
 
-    assert totals(rate) > ACCEPT
-    assert totals(rate + 0.05) < REJECT
+    assert totals(sampling_prob) > ACCEPT
+    assert totals(sampling_prob + 0.05) < REJECT
     # Batch sizes spread like sums of independent coins; a fixed size would not.
-    law = stats.binom(n, rate)
+    law = stats.binom(n, sampling_prob)
     edges = [-1, 6, 7, 8, 9, 10, 11, 12, n]
     observed = np.histogram(taken.sum(axis=1), np.array(edges) + 0.5)[0]
     assert stats.chisquare(observed, rounds * np.diff(law.cdf(edges))).pvalue > ACCEPT
@@ -218,9 +218,9 @@ def test_a_search_without_noise_compares_exactly_and_no_budget_pays_it(kind):
         ([below] * 3 + [above], None),
     ):
         assert opened(silent).first_above(queries, silent) == stop
-    for rate in (0.5, 1.0):
+    for sampling_prob in (0.5, 1.0):
         with pytest.raises(BudgetExceeded):
-            PrivacyFilter(BUDGET).charge(Subsampled(silent, rate))
+            PrivacyFilter(BUDGET).charge(Subsampled(silent, sampling_prob))
 
 
 def test_a_certified_sum_gets_noise_on_its_own_lattice():

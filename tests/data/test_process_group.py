@@ -32,24 +32,24 @@ from tests.data.gate_doubles import (
 
 
 def test_alone_leads_and_totals_are_its_own():
-    team, vector = SingleProcess(), torch.tensor([1.0, -2.0])
-    assert team.is_main and team.rank == 0
-    assert team.total(vector) is vector
-    assert number_total(team, 3) == 3
+    group, vector = SingleProcess(), torch.tensor([1.0, -2.0])
+    assert group.is_main and group.rank == 0
+    assert group.total(vector) is vector
+    assert number_total(group, 3) == 3
     integers = np.array([1, 2])
-    assert vector_total(team, integers) is integers
+    assert vector_total(group, integers) is integers
 
 
 def test_alone_makes_and_decides_once():
-    team, calls = SingleProcess(), []
+    group, calls = SingleProcess(), []
 
     def make():
         calls.append("make")
         return torch.ones(2)
 
-    assert team.broadcast(make, torch.zeros(2)).tolist() == [1.0, 1.0]
-    assert team.broadcast_bool(lambda: calls.append("decide") is None) is True
-    assert team.broadcast_bool(lambda: False) is False
+    assert group.broadcast(make, torch.zeros(2)).tolist() == [1.0, 1.0]
+    assert group.broadcast_bool(lambda: calls.append("decide") is None) is True
+    assert group.broadcast_bool(lambda: False) is False
     assert calls == ["make", "decide"]
 
 
@@ -81,7 +81,7 @@ def shared(events: list[str]) -> PrivateDataset:
         n_rows=3,
         accountant=PrivacyFilter(BUDGET),
         randomness=SpyRandomness(events),
-        team=Several(),
+        group=Several(),
     )
 
 
@@ -92,7 +92,7 @@ def test_what_needs_all_rows_in_one_process_is_refused_before_it_is_paid(
     events: list[str] = []
     data = shared(events)
     with pytest.raises(ValueError, match=r"one process.*torchrun.*Nothing was spent"):
-        data.open(BatchPlan(mechanisms=(GRADIENT, part), rate=0.5))
+        data.open(BatchPlan(mechanisms=(GRADIENT, part), sampling_prob=0.5))
     assert data.accountant.n_charges == 0 and events == []
 
 

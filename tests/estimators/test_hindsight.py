@@ -16,7 +16,8 @@ from armijo.methods import DPSGD
 
 BUDGET = Budget(epsilon=0.5, delta=1e-6)
 GRID = tuple(
-    Setting(step_size=1.0, grad_clip=1.0, steps=steps, rate=1.0) for steps in (60, 3, 9)
+    Setting(step_size=1.0, max_grad_norm=1.0, steps=steps, sampling_prob=1.0)
+    for steps in (60, 3, 9)
 )
 
 
@@ -46,7 +47,7 @@ def test_each_run_is_the_estimators_own():
     found = tuned(grid=GRID[1:2])
     X, y, X_test, y_test = tables()
     alone = PrivateLogisticRegression(
-        method=DPSGD(rate=1.0, steps=3, step_size=1.0, grad_clip=1.0),
+        method=DPSGD(sampling_prob=1.0, steps=3, step_size=1.0, max_grad_norm=1.0),
         epsilon=0.5,
         delta=1e-6,
         classes=["a", "b"],
@@ -82,4 +83,4 @@ def test_bad_input_is_refused():
 def test_the_grid_holds_every_combination():
     grid = setting_grid(step_sizes=(1.0, 2.0), grad_clips=(3.0,), steps=(5, 6, 7))
     assert len(set(grid)) == 6
-    assert Setting(step_size=2.0, grad_clip=3.0, steps=6, rate=0.1) in grid
+    assert Setting(step_size=2.0, max_grad_norm=3.0, steps=6, sampling_prob=0.1) in grid

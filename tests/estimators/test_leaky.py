@@ -22,7 +22,7 @@ def fitted(kind=PrivateLogisticRegression, **given):
 
 @pytest.mark.parametrize("method", ["auto", "blsgd", "blgd", "sgd", "objpert"])
 def test_every_statement_says_that_there_is_no_guarantee(method, tmp_path):
-    bound = {"feature_norm": 2.0} if method == "objpert" else {}
+    bound = {"data_norm": 2.0} if method == "objpert" else {}
     path = tmp_path / "ledger.jsonl"
     model = fitted(method=method, ledger=path, max_batches=None, options=bound)
     assert not model.privacy_.guarantee.holds

@@ -80,9 +80,9 @@ class TestFitted:
             {"search": "gaussian"},
             {"search_form": "difference", "subtract_noise": True},
             {"armijo": "literal"},
-            {"tail_mean": True},
+            {"average_iterates": True},
             {"adapt": "always", "average": "weighted", "method": "blsgd-ac"},
-            {"rate": 1.0, "max_batches": 3},
+            {"sampling_prob": 1.0, "max_batches": 3},
         ],
     )
     def test_settings_reach_the_run(self, settings):
@@ -91,7 +91,7 @@ class TestFitted:
         plan = found.privacy_.ledger[0].mechanism
         search = plan["inner"]["mechanisms"][1]
         assert search["kind"] == settings.get("search", "laplace")
-        assert plan["rate"] == settings.get("rate", 0.1)
+        assert plan["sampling_prob"] == settings.get("sampling_prob", 0.1)
 
     def test_without_intercept(self):
         found = model(fit_intercept=False).fit(*table())
@@ -361,9 +361,9 @@ def one_class():
         ({"search": "uniform"}, table, "kind"),
         ({"search_form": "ratio"}, table, "form"),
         ({"adapt": "sometimes"}, table, "adapt"),
-        ({"rate": 0.0}, table, "rate"),
+        ({"sampling_prob": 0.0}, table, "sampling_prob"),
         ({"n_rows": 0}, table, "n_rows"),
-        ({"grad_clip": -1.0}, table, "grad_clip"),
+        ({"max_grad_norm": -1.0}, table, "max_grad_norm"),
         ({"l2": -1.0}, table, "l2"),
         ({"gradient_rho": 0.0}, table, "gradient_rho"),
         ({"max_batches": -1}, table, "max_batches"),

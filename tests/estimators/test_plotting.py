@@ -38,9 +38,9 @@ def history(steps=(2.0, 0.0, 1.28, 0.0, 0.4)):
             "angle": [None, 120.0, 80.0, 95.0, 60.0][:n],
             "gradient_rho": 0.005 * 1.3 ** np.arange(n),
             "search_epsilon": np.linspace(0.1, 0.2, n),
-            "grad_clip": np.full(n, 3.0),
+            "max_grad_norm": np.full(n, 3.0),
             "loss_clip": np.full(n, 1.0),
-            "step_max": np.linspace(2.0, 1.5, n),
+            "initial_step": np.linspace(2.0, 1.5, n),
             "epsilon": np.linspace(0.2, 0.9, n),
         }
     )
@@ -78,7 +78,7 @@ def test_three_axes_with_the_right_data():
     batch = table["batch"]
     steps, budgets, spent = (lines(ax) for ax in axes)
     assert_line(steps["chosen step size"], [10, 12, 14], [2.0, 1.28, 0.4])
-    assert_line(steps["first candidate"], batch, table["step_max"])
+    assert_line(steps["first candidate"], batch, table["initial_step"])
     np.testing.assert_array_equal(steps["none found"][0], [11, 13])
     gradient = np.sqrt(2 * table["gradient_rho"])
     assert_line(budgets["gradient: sqrt(2 rho)"], batch, gradient)

@@ -42,24 +42,24 @@ def _words(line: str) -> bytes:
 
 
 FIT = "fit t.csv --schema schema.toml --epsilon 1 --delta 1e-5"
-QUICK = f"{FIT} --method blsgd --rate 1 --expected-steps 0"
+QUICK = f"{FIT} --method blsgd --sampling-prob 1 --expected-steps 0"
 OLD = f"{QUICK} --out old --max-batches 2"
 HALF = f"{QUICK} --out half"
 LINES = (
     f"{FIT} --out new",
-    f"{FIT} --out new --method blsgd --rate 0.5 --expected-steps 10 --max-batches 2",
+    f"{FIT} --out new --method blsgd --sampling-prob 0.5 --expected-steps 10 --max-batches 2",  # noqa: E501
     f"{FIT} --out new --method sgd --option steps=3 --insecure-seed 4 --json",
-    f"{FIT} --out new --method objpert --feature-norm 1 --model svm --target income",
+    f"{FIT} --out new --method objpert --data-norm 1 --model svm --target income",
     f"{FIT} --out new --method blsgd --accounting paper --search-form loss",
     f"{FIT} --out old --overwrite --leaky-diagnostics",
     f"{HALF} --resume",
-    "account --rate 0.1 --noise-multiplier 2 --steps 100 --delta 1e-5 --json",
-    "account --rate 1 --noise-multiplier 2 --steps 9 --delta 1e-5 --search-epsilon 0.1",
-    "account --rate 0.1 --noise-multiplier 2 --steps 9 --delta 1e-5 --search-rho 0.1 "
+    "account --sampling-prob 0.1 --noise-multiplier 2 --steps 100 --delta 1e-5 --json",
+    "account --sampling-prob 1 --noise-multiplier 2 --steps 9 --delta 1e-5 --search-epsilon 0.1",  # noqa: E501
+    "account --sampling-prob 0.1 --noise-multiplier 2 --steps 9 --delta 1e-5 --search-rho 0.1 "  # noqa: E501
     "--max-tries 4 --adaptive",
-    "account --rate 0.1 --noise-multiplier 2 --steps 9 --delta 1e-5 --accounting paper",
-    "calibrate --epsilon 1 --delta 1e-5 --rate 0.1 --steps 10",
-    "calibrate --epsilon 1 --delta 1e-5 --rate 0.1 --steps 10 --adaptive --json",
+    "account --sampling-prob 0.1 --noise-multiplier 2 --steps 9 --delta 1e-5 --accounting paper",  # noqa: E501
+    "calibrate --epsilon 1 --delta 1e-5 --sampling-prob 0.1 --steps 10",
+    "calibrate --epsilon 1 --delta 1e-5 --sampling-prob 0.1 --steps 10 --adaptive --json",  # noqa: E501
     "schema t.csv --target income --out new.toml",
     "predict old t.csv --probabilities --out new.csv",
     "predict old t.parquet",
@@ -77,7 +77,7 @@ VALUES = (
     *("", "-", "--", "=", "\udcff", "é", "\n", "x" * 300, "[" * 2000, "{}", "null"),
     *("t.csv", "schema.toml", "old", "half", "new", ".", "none.csv"),
     *("steps=2", "steps=1e9", "steps=null", 'epsilon="1"', "noise=[1]", "a.b=c", "=1"),
-    *("steps=" + "[" * 2000, "steps=1e400", "steps=NaN", "grad_clip=0"),
+    *("steps=" + "[" * 2000, "steps=1e400", "steps=NaN", "max_grad_norm=0"),
     *("logistic", "svm", "paper", "sound", "adult", "mnist", "step"),
     *METHODS,
 )

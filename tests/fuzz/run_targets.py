@@ -16,7 +16,7 @@ from armijo.accounting.ledger import Ledger, read_ledger
 from armijo.accounting.ledger_lines import seal
 from armijo.accounting.run_key import RunKey
 from armijo.errors import ArmijoError, LedgerError
-from armijo.jobs.show import describe_run
+from armijo.jobs.show import summarize_run
 from armijo.methods.base import StepRecord
 from armijo.networks.checkpoint import load_training, save_training
 from armijo.noise import Randomness
@@ -110,7 +110,7 @@ def _key() -> bytes:
     def write(path: Path) -> None:
         key = RunKey.create(path, FACTS)
         for charge in range(3):
-            key.settle(charge, lambda digest: None)
+            key.commit(charge, lambda digest: None)
 
     return _file(write)
 
@@ -232,7 +232,7 @@ def report(folder: Path, content: bytes) -> bool:
     path = folder / "report.json"
     path.write_bytes(content)
     try:
-        found = describe_run(folder)
+        found = summarize_run(folder)
     except ArmijoError as error:
         assert str(path) in str(error)
         return False

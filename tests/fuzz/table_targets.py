@@ -260,7 +260,7 @@ def model(folder: Path, content: bytes) -> bool:
 
 MODELS = (
     MODEL,
-    b'{"feature_norm": 1.5, ' + MODEL[1:].replace(b"svm", b"logistic"),
+    b'{"data_norm": 1.5, ' + MODEL[1:].replace(b"svm", b"logistic"),
 )
 PARQUETS = _parquet_seeds()
 TABLE_TARGETS = {

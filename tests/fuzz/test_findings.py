@@ -202,7 +202,9 @@ class TestNumbers:
     def test_a_budget_that_no_noise_reaches_is_refused(self):
         budget = Budget(epsilon=1e-38, delta=1e-38)
         with pytest.raises(ValueError, match="No noise reaches"):
-            noise_multiplier_for(budget, rate=0.1, steps=10, accountant="adaptive")
+            noise_multiplier_for(
+                budget, sampling_prob=0.1, steps=10, accountant="adaptive"
+            )
 
     def test_orders_that_take_too_much_memory_are_not_used(self):
         step = Subsampled(Gaussian.from_rho(1e-3), 0.1)

@@ -20,7 +20,7 @@ from armijo.accounting.ledger import Ledger, read_ledger
 from armijo.accounting.run_key import RunKey
 from armijo.errors import ArmijoError
 from armijo.jobs.fit import predict_table
-from armijo.jobs.show import describe_run
+from armijo.jobs.show import summarize_run
 from armijo.networks.checkpoint import load_training, save_training
 from armijo.tables import load_model, load_schema, read_table
 from armijo.training.checkpoint import load_checkpoint
@@ -111,7 +111,7 @@ READERS: dict[str, Callable[[Path, bytes], object]] = {
     "parquet": _file_reader("t.parquet", read_table),
     "ledger": _file_reader("l.jsonl", read_ledger),
     "open ledger": _file_reader("l.jsonl", lambda p: Ledger.open(p, header=HEADER)),
-    "shown ledger": _file_reader("ledger.jsonl", lambda p: describe_run(p.parent)),
+    "shown ledger": _file_reader("ledger.jsonl", lambda p: summarize_run(p.parent)),
     "checkpoint": _file_reader(
         "c.json", lambda path: load_checkpoint(path, run=RUN, like=some_state())
     ),

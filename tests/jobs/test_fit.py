@@ -18,7 +18,7 @@ from armijo.errors import (
     TableError,
 )
 from armijo.jobs.fit import fit_table, predict_table
-from armijo.jobs.show import describe_run
+from armijo.jobs.show import summarize_run
 from armijo.jobs.verify import ledger_fault
 from armijo.tables import encode, load_model
 from tests.jobs.conftest import (
@@ -190,13 +190,13 @@ def test_a_step_that_costs_more_than_the_budget_says_what_epsilon_would_do(
 ):
     huge = {"expected_steps": None, "gradient_rho": 10.0, "search_epsilon": 0.1}
     with pytest.raises(BudgetExceeded, match=r"needs epsilon ([0-9.]+)") as caught:
-        small.fit(tmp_path / "run", parameters={**huge, "rate": 1.0})
+        small.fit(tmp_path / "run", parameters={**huge, "sampling_prob": 1.0})
     message = str(caught.value)
     assert (
         "Nothing was spent" in message and not (tmp_path / "run/ledger.jsonl").exists()
     )
     needed = float(message.split("needs epsilon ")[1].split(";")[0])
-    given = {**huge, "rate": 1.0, "max_batches": 1}
+    given = {**huge, "sampling_prob": 1.0, "max_batches": 1}
     enough = small.fit(tmp_path / "enough", parameters={**given, "epsilon": needed})
     assert needed > 1 and enough.estimator.n_iter_ == 1
     with pytest.raises(BudgetExceeded):
@@ -234,7 +234,7 @@ def test_an_unknown_kind_is_refused(small, tmp_path):
 
 
 def test_a_finished_run_is_described(finished):
-    found = describe_run(finished.folder)
+    found = summarize_run(finished.folder)
     assert found["state"] == "finished" and "remedy" not in found
     assert found["charges"] == found["batches"] == finished.estimator.n_iter_
     assert found["statement"] == finished.estimator.privacy_.guarantee.sentence()
@@ -262,7 +262,7 @@ def test_the_model_knows_the_end_of_its_ledger(finished):
 
 def test_an_interrupted_run_is_described(small, tmp_path):
     small.fit(tmp_path / "run", callback=stop_after(2))
-    found = describe_run(tmp_path / "run")
+    found = summarize_run(tmp_path / "run")
     assert found["state"] == "unfinished" and found["charges"] == 2
     assert "--resume" in found["remedy"]
     assert "statement" not in found and "batches" not in found
@@ -276,14 +276,14 @@ def test_a_changed_ledger_is_not_described(small, tmp_path):
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:3], *lines[4:]]))
     with pytest.raises(LedgerError):
-        describe_run(tmp_path / "run")
+        summarize_run(tmp_path / "run")
     with pytest.raises(LedgerError):
         small.fit(tmp_path / "run", resume=True)
     path.unlink()
     with pytest.raises(LedgerError):
-        describe_run(tmp_path / "run")
+        summarize_run(tmp_path / "run")
     with pytest.raises(TableError, match="folder"):
-        describe_run(path)
+        summarize_run(path)
 
 
 def test_all_that_a_run_leaves_is_on_disk_before_its_checkpoint_goes(

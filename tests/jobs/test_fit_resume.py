@@ -154,14 +154,14 @@ def wider_schema(folder: Path) -> Path:
 
 @pytest.mark.parametrize(
     "changed",
-    ["epsilon", "rate", "random_state", "kind", "schema"],
+    ["epsilon", "sampling_prob", "random_state", "kind", "schema"],
 )
 def test_a_run_goes_on_with_its_own_settings_only(small, tmp_path, changed):
     out = tmp_path / "run"
     small.fit(out, callback=stop_after(2))
     before = content(out)
     others = {"kind": {"kind": "svm"}, "schema": {"schema": wider_schema(tmp_path)}}
-    values = {"epsilon": 2.0, "rate": 0.2, "random_state": 1}
+    values = {"epsilon": 2.0, "sampling_prob": 0.2, "random_state": 1}
     other = others.get(changed) or {"parameters": {changed: values[changed]}}
     with pytest.raises(ArmijoError, match=r"another run.*nothing was spent"):
         small.fit(out, resume=True, **other)

@@ -27,7 +27,7 @@ from armijo.jobs.report import (
     plain_sentence,
     report_document,
 )
-from armijo.jobs.show import describe_run
+from armijo.jobs.show import summarize_run
 from armijo.methods.base import StepRecord
 from armijo.tables import Categorical, Label, load_model
 from tests.jobs.conftest import (
@@ -145,7 +145,7 @@ def test_a_found_number_of_rows_is_told_nowhere(small, tmp_path):
     for path in found.folder.iterdir():
         assert not numbers_in(path.read_text(encoding="utf-8")) & private_counts()
     assert "blanking any one row" in page(found).text
-    assert describe_run(found.folder)["relation"] == "zero-out"
+    assert summarize_run(found.folder)["relation"] == "zero-out"
 
 
 def test_the_report_is_the_history_of_the_estimator(finished):
@@ -245,7 +245,7 @@ def test_nothing_of_such_a_run_claims_a_guarantee(void):
         text = unescape(path.read_text(encoding="utf-8"))
         assert not any(claim in text for claim in CLAIMS), path.name
         assert '"guarantee": true' not in text and '"guarantee":true' not in text
-    described = describe_run(outcome.folder)
+    described = summarize_run(outcome.folder)
     assert described["guarantee"] is False
     assert described["broken_premises"] == premises
     assert described["statement"].startswith("NO GUARANTEE: ")

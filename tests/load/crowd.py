@@ -29,8 +29,8 @@ from armijo.estimators import PrivateLogisticRegression
 from armijo.noise import bits, keyed
 
 METHODS: tuple[tuple[dict[str, Any], int], ...] = (
-    ({"method": "blsgd", "options": {"rate": 0.5}, "max_batches": 4}, 4),
-    ({"method": "sgd", "options": {"rate": 0.5, "steps": 3}}, 3),
+    ({"method": "blsgd", "options": {"sampling_prob": 0.5}, "max_batches": 4}, 4),
+    ({"method": "sgd", "options": {"sampling_prob": 0.5, "steps": 3}}, 3),
     ({"method": "blgd", "max_batches": 2}, 2),
     ({"method": "auto", "options": {"steps": 2}}, 5),
 )

@@ -62,7 +62,12 @@ class CountingObjective:
 
 
 def choose(search, batch, objective, *, w=None, direction=None, **settings):
-    asked = {"step_max": 2.0, "loss_clip": 1.0, "grad_clip": 3.0, "batch_size": 50.0}
+    asked = {
+        "initial_step": 2.0,
+        "loss_clip": 1.0,
+        "max_grad_norm": 3.0,
+        "batch_size": 50.0,
+    }
     asked.update(settings)
     mechanism = asked.pop("mechanism", search.mechanism(1.0))
     return search.choose(
@@ -139,13 +144,13 @@ class TestBounds:
 
     @pytest.mark.parametrize("l2", [0.0, 10.0])
     def test_differences_have_the_length_of_the_step(self, l2):
-        """Sensitivity eta grad_clip ||d|| of each candidate, with ||(3, 4)|| = 5."""
+        """Sensitivity eta C ||d|| of each candidate, with ||(3, 4)|| = 5."""
         batch = RecordingBatch()
         objective = LinearObjective(
             loss="logistic", n_features=2, fit_intercept=False, l2=l2
         )
         search = ArmijoSearch(form="difference", shrink=0.5, max_tries=3)
-        choose(search, batch, objective, grad_clip=0.25)
+        choose(search, batch, objective, max_grad_norm=0.25)
         assert [query.bound for query in batch.asked] == [2.5, 1.25, 0.625]
 
     def test_objective_is_asked_in_the_same_form_and_bound(self):
@@ -296,7 +301,7 @@ class Law:
     X = np.array([[1.0, 0.2], [-0.4, 1.0], [0.3, -0.8]])
     y = np.array([1.0, -1.0, 1.0])
     w, d = np.array([0.2, -0.3]), np.array([-0.6, 0.5])
-    batch_size, step_max, clips = 3.0, 2.0, {"loss_clip": 0.6, "grad_clip": 0.8}
+    batch_size, initial_step, clips = 3.0, 2.0, {"loss_clip": 0.6, "max_grad_norm": 0.8}
 
     def __init__(self, search):
         self.search = search
@@ -308,13 +313,13 @@ class Law:
         """Each query over its own sensitivity."""
         found = []
         margins = self.y * (self.X @ self.w)
-        for eta in self.search.candidates(self.step_max):
+        for eta in self.search.candidates(self.initial_step):
             moved = self.w - eta * self.d
             before = np.log1p(np.exp(-margins))
             after = np.log1p(np.exp(-self.y * (self.X @ moved)))
             clip = self.clips["loss_clip"]
             if self.search.form == "difference":
-                clip = eta * self.clips["grad_clip"] * np.linalg.norm(self.d)
+                clip = eta * self.clips["max_grad_norm"] * np.linalg.norm(self.d)
                 drop = np.clip(before - after, -clip, clip).sum()
             else:
                 drop = (np.minimum(before, clip) - np.minimum(after, clip)).sum()
@@ -347,7 +352,7 @@ class Law:
                 torch.from_numpy(self.w),
                 direction,
                 mechanism=mechanism,
-                step_max=self.step_max,
+                initial_step=self.initial_step,
                 batch_size=self.batch_size,
                 **self.clips,
             )

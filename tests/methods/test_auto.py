@@ -17,7 +17,7 @@ from armijo.data.query import Rows
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
 from armijo.estimators.solve import solve
 from armijo.methods.auto import MOST_FEATURES, Auto
-from armijo.methods.auto_queries import Frame
+from armijo.methods.auto_queries import Standardization
 from armijo.methods.base import Problem, minimize
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
@@ -44,10 +44,10 @@ def table(n=600, d=4, seed=0, positive=0.5, scale=1.0):
     return X * scale, y
 
 
-def silent(X, y, steps=300, norm=None, tail_mean=True, **settings):
+def silent(X, y, steps=300, norm=None, average_iterates=True, **settings):
     """Run without noise; return the weights and the states."""
     found = problem(X.shape[1], X.shape[0], **settings)
-    choices = Auto(steps=steps, feature_norm=norm, tail_mean=tail_mean)
+    choices = Auto(steps=steps, data_norm=norm, average_iterates=average_iterates)
     method = choices.with_noise(0.0, found)
     data = PrivateDataset(X, y, n_rows=len(y), accountant=FreeAccountant())
     start = method.init(torch.zeros(found.objective.size, dtype=torch.float64))
@@ -134,7 +134,7 @@ class TestLimitWithoutNoise:
 
 class TestBudget:
     @pytest.mark.parametrize("epsilon", [0.05, 1.0, 8.0])
-    @pytest.mark.parametrize("settings", [{}, {"feature_norm": 2.0, "steps": 7}])
+    @pytest.mark.parametrize("settings", [{}, {"data_norm": 2.0, "steps": 7}])
     def test_the_plan_uses_the_budget_and_keeps_it(self, epsilon, settings):
         budget = Budget(epsilon=epsilon, delta=1e-6)
         method = Auto(**settings).calibrate(budget, problem())
@@ -147,7 +147,7 @@ class TestBudget:
     @pytest.mark.parametrize("norm", [None, 1.0])
     @pytest.mark.parametrize("search", [0.0, 0.05])
     def test_shares_add_up_to_one_gaussian(self, steps, norm, search):
-        settings = Auto(steps=steps, feature_norm=norm, search_share=search)
+        settings = Auto(steps=steps, data_norm=norm, search_share=search)
         method = settings.with_noise(3.0, problem())
         total = sum(
             count * float(mechanism.rdp(np.array([2.0]))[0])
@@ -172,13 +172,13 @@ class TestBudget:
         "settings",
         [
             {"steps": 0},
-            {"feature_norm": -1.0},
+            {"data_norm": -1.0},
             {"norm_share": 0.0},
             {"search_share": -0.1},
             {"first_step": 0.0},
             {"first_step": 0.5},
             {"first_step": 33.0},
-            {"tail_mean": "plain"},
+            {"average_iterates": "plain"},
             {"center_share": 0.95},
         ],
     )
@@ -259,7 +259,7 @@ class TestRun:
 
     def test_integer_rows_have_the_limits_of_the_same_floats(self):
         X = np.array([[3, 1], [0, 2], [5, 5]], dtype=np.uint8)
-        frame = Frame(
+        frame = Standardization(
             objective=LinearObjective(loss="logistic", n_features=2),
             center=np.array([2.6, 2.7]),
             radius=2.0,
@@ -296,7 +296,7 @@ class TestRun:
 
     def test_without_an_average_the_model_is_the_last_point(self):
         X, y = table()
-        last = silent(X, y, steps=5, tail_mean=False)[-1]
+        last = silent(X, y, steps=5, average_iterates=False)[-1]
         weights = last.point.numpy()[:-1] / last.radius
         assert last.w.numpy()[:-1] == pytest.approx(weights, rel=1e-12)
 
@@ -306,7 +306,7 @@ class TestRun:
             model = kind(method="auto", classes=[-1, 1]).fit(X, y)
             assert model.privacy_.relation.value == "zero-out"
             assert model.n_iter_ == 33
-            assert model.feature_norm_ is None
+            assert model.data_norm_ is None
 
     def test_plans_the_same_whatever_was_released(self):
         """A schedule made beforehand must be met: noise reaches no mechanism."""

@@ -16,7 +16,13 @@ from armijo.data import fixed_point
 from armijo.data.centered_rows import CenteredRows
 from armijo.data.query import LatticeSum, OuterProduct, Rows
 from armijo.methods import auto_queries
-from armijo.methods.auto_queries import FACTORS, Curvature, Frame, ThreePoints, spectrum
+from armijo.methods.auto_queries import (
+    FACTORS,
+    Curvature,
+    Standardization,
+    ThreePoints,
+    spectrum,
+)
 from armijo.objectives.linear import LinearObjective
 from tests.data.lattice_doubles import on_lattice
 
@@ -47,7 +53,7 @@ def moved(query, X, y=None):
 def frame(loss="logistic", center=None, radius=1.0, clip=0.7, constant=0.4):
     objective = LinearObjective(loss=loss, n_features=D)
     center = np.zeros(D) if center is None else center
-    return Frame(
+    return Standardization(
         objective=objective,
         center=center,
         radius=radius,

@@ -103,7 +103,7 @@ class TestCost:
     def test_all_rows_without_amplification(self):
         method = method_of()
         plan = method.plan(start(method))
-        assert plan.rate == 1.0
+        assert plan.sampling_prob == 1.0
         assert plan.mechanisms[0] == Gaussian.from_rho(RHO, 3.0)
         orders = np.array([2.0, 8.0])
         parts = sum(mechanism.rdp(orders) for mechanism in plan.mechanisms)
@@ -159,7 +159,7 @@ class TestGradAvg:
     def test_variance_of_the_refined_gradient(self):
         """Real noise on 20,000 coordinates: C^2 / (2 rho_total), and unbiased."""
         size, rows, clip = 20_000, 4, 3.0
-        method = method_of(grad_clip=clip)
+        method = method_of(max_grad_norm=clip)
         per_row = np.full(size, clip / math.sqrt(size) / 2)
         objective = FlatObjective(size, per_row)
         randomness = Randomness(seed=4, insecure_deterministic=True)
@@ -202,22 +202,27 @@ class TestUpdate:
         assert [record.angle for record in records] == [None, None, pytest.approx(90)]
 
     def test_refresh_of_the_first_step(self):
-        method = method_of(refresh_every=2)
+        method = method_of(reset_every=2)
         script = [([1.0, 0.0], 6), ([1.0, 0.0], FAIL), ([1.0, 0.0], 4)]
         state, *_ = feed(method, start(method), script)
-        assert state.step_max == pytest.approx(1.2 * 2.0 * 0.8**4)
+        assert state.initial_step == pytest.approx(1.2 * 2.0 * 0.8**4)
         assert state.recent_steps == ()
 
     def test_clips_stay(self):
         method = method_of()
         script = [([1.0, 0.0], FAIL), ([-1.0, 0.0], FAIL), ([1.0, 0.0], 0)]
         state, *_ = feed(method, start(method), script)
-        assert (state.grad_clip, state.loss_clip) == (3.0, 1.0)
+        assert (state.max_grad_norm, state.loss_clip) == (3.0, 1.0)
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{"grad_clip": 0.0}, {"loss_clip": -1.0}, {"step_max": 0.0}, {"refresh_every": 0}],
+    [
+        {"max_grad_norm": 0.0},
+        {"loss_clip": -1.0},
+        {"initial_step": 0.0},
+        {"reset_every": 0},
+    ],
 )
 def test_bad_settings_are_refused(settings):
     with pytest.raises(ValueError, match=f"Expected.*{next(iter(settings))}"):

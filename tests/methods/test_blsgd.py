@@ -116,7 +116,7 @@ class TestMove:
         plan = run.method.plan(run.state)
         run.feed([1.0, 0.0], 0)
         assert tuple(run.batches[0].used) == plan.mechanisms
-        assert plan.rate == 0.1
+        assert plan.sampling_prob == 0.1
         assert plan.mechanisms == (
             Gaussian.from_rho(RHO, 3.0),
             AboveThreshold.laplace(EPSILON, 20),
@@ -268,30 +268,30 @@ class TestAverages:
 
 class TestFirstStep:
     def test_refresh_counts_updates_and_only_lowers(self):
-        run = Run(refresh_every=2)
+        run = Run(reset_every=2)
         run.feed(toward(0), 5).feed(toward(0), FAIL).feed(toward(0), FAIL)
-        assert run.state.step_max == 2.0
+        assert run.state.initial_step == 2.0
         assert len(run.state.recent_steps) == 1
         run.feed(toward(0), 3)
-        assert run.state.step_max == pytest.approx(1.2 * 2.0 * 0.8**3)
+        assert run.state.initial_step == pytest.approx(1.2 * 2.0 * 0.8**3)
         assert run.state.recent_steps == ()
-        lower = run.state.step_max
+        lower = run.state.initial_step
         run.feed(toward(0), 0)
         assert run.records[-1].step_size == lower
         run.feed(toward(0), 4)
-        assert run.state.step_max == lower
+        assert run.state.initial_step == lower
 
     def test_headroom(self):
-        run = Run(refresh_every=1, headroom=2.0).feed(toward(0), 10)
-        assert run.state.step_max == pytest.approx(2.0 * 2.0 * 0.8**10)
+        run = Run(reset_every=1, growth_cap=2.0).feed(toward(0), 10)
+        assert run.state.initial_step == pytest.approx(2.0 * 2.0 * 0.8**10)
 
     def test_every_ten_updates(self):
         run = Run()
         for _ in range(9):
             run.feed(toward(0), 4)
-        assert run.state.step_max == 2.0
+        assert run.state.initial_step == 2.0
         run.feed(toward(0), 4)
-        assert run.state.step_max == pytest.approx(1.2 * 2.0 * 0.8**4)
+        assert run.state.initial_step == pytest.approx(1.2 * 2.0 * 0.8**4)
 
 
 class TestClips:
@@ -302,10 +302,10 @@ class TestClips:
         for _ in range(4):
             run.feed(toward(0), FAIL)
         assert run.state.gradient_rho == pytest.approx(RHO * 1.3**3)
-        assert run.state.grad_clip == pytest.approx(2.7)
+        assert run.state.max_grad_norm == pytest.approx(2.7)
         assert run.state.loss_clip == pytest.approx(0.9)
         run.feed(toward(0), 0).feed(toward(0), FAIL).feed(toward(0), FAIL)
-        assert run.state.grad_clip == pytest.approx(2.43)
+        assert run.state.max_grad_norm == pytest.approx(2.43)
         assert run.state.loss_clip == pytest.approx(0.81)
 
     def test_applies_from_the_next_measurement(self):
@@ -316,24 +316,24 @@ class TestClips:
         assert [batch.gradient_bound for batch in run.batches] == [3.0, 3.0, 2.7]
         assert [b.search_bounds[0] for b in run.batches] == pytest.approx([1, 1, 0.9])
         assert [b.used[0].sensitivity for b in run.batches] == [3.0, 3.0, 2.7]
-        assert [record.grad_clip for record in run.records] == [3.0, 3.0, 2.7]
+        assert [record.max_grad_norm for record in run.records] == [3.0, 3.0, 2.7]
 
     def test_falls_also_when_the_retry_succeeds(self):
         run = Run(clip_decay=0.1, adapt="always")
         run.feed(toward(0), FAIL).feed(toward(0), 0)
-        assert run.state.grad_clip == pytest.approx(2.7)
+        assert run.state.max_grad_norm == pytest.approx(2.7)
         assert not run.state.clip_lowered
 
     def test_only_with_the_gradient_budget(self):
         run = Run(clip_decay=0.1)
         run.feed(toward(0), FAIL).feed(toward(5), FAIL)
         assert run.state.search_epsilon > EPSILON
-        assert (run.state.grad_clip, run.state.loss_clip) == (3.0, 1.0)
+        assert (run.state.max_grad_norm, run.state.loss_clip) == (3.0, 1.0)
 
     def test_not_without_decay(self):
         run = Run(adapt="always").feed(toward(0), FAIL).feed(toward(120), FAIL)
         assert run.state.gradient_rho > RHO
-        assert (run.state.grad_clip, run.state.loss_clip) == (3.0, 1.0)
+        assert (run.state.max_grad_norm, run.state.loss_clip) == (3.0, 1.0)
 
 
 @given(
@@ -347,7 +347,7 @@ class TestClips:
     adapt=st.sampled_from(["angle", "always", "never"]),
 )
 def test_any_script_keeps_the_rules(script, clip_decay, adapt):
-    run = Run(clip_decay=clip_decay, adapt=adapt, refresh_every=3)
+    run = Run(clip_decay=clip_decay, adapt=adapt, reset_every=3)
     for degrees, length, answer in script:
         before = run.state
         run.feed(toward(degrees, length), answer)
@@ -362,8 +362,8 @@ def test_any_script_keeps_the_rules(script, clip_decay, adapt):
         assert (grew == pytest.approx(1)) or after.search_epsilon == (
             before.search_epsilon
         )
-        assert after.step_max <= before.step_max
-        lowered = before.grad_clip / after.grad_clip
+        assert after.initial_step <= before.initial_step
+        lowered = before.max_grad_norm / after.max_grad_norm
         assert lowered == pytest.approx(before.loss_clip / after.loss_clip)
         assert lowered == 1 or (clip_decay and grew > 1.2 and not before.clip_lowered)
         assert 0 <= after.mean_angle <= 180
@@ -373,8 +373,8 @@ def test_any_script_keeps_the_rules(script, clip_decay, adapt):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"rate": 0.0},
-        {"rate": 1.5},
+        {"sampling_prob": 0.0},
+        {"sampling_prob": 1.5},
         {"adapt": "sometimes"},
         {"average": "median"},
         {"angle_decay": 1.0},
@@ -382,13 +382,13 @@ def test_any_script_keeps_the_rules(script, clip_decay, adapt):
         {"angle_low": -1.0},
         {"clip_decay": 1.0},
         {"clip_decay": -0.1},
-        {"grad_clip": 0.0},
+        {"max_grad_norm": 0.0},
         {"loss_clip": -1.0},
-        {"step_max": 0.0},
-        {"headroom": 0.0},
+        {"initial_step": 0.0},
+        {"growth_cap": 0.0},
         {"budget_growth": -0.1},
-        {"refresh_every": 0},
-        {"tail_mean": "half"},
+        {"reset_every": 0},
+        {"average_iterates": "half"},
     ],
 )
 def test_bad_settings_are_refused(settings):

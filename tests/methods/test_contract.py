@@ -35,7 +35,7 @@ def rows_of(rows=ROWS, seed=3):
 def options_of(name):
     """Small settings, so that the whole contract takes seconds."""
     asked = {
-        "feature_norm": 1.5,
+        "data_norm": 1.5,
         "steps": 12,
         "generations": 4,
         "epochs": 2,
@@ -166,13 +166,13 @@ class TestParameters:
 
     def test_a_mean_of_iterates_is_for_those_that_have_one(self, name):
         takes = name in (*LINE_SEARCHES, "auto")
-        assert ("tail_mean" in parameters_of(name)) == takes
+        assert ("average_iterates" in parameters_of(name)) == takes
         if not takes:
-            with pytest.raises(ValueError, match="does not take tail_mean"):
-                make_method(name, {**options_of(name), "tail_mean": True})
+            with pytest.raises(ValueError, match="does not take average_iterates"):
+                make_method(name, {**options_of(name), "average_iterates": True})
 
     def test_a_bound_on_rows_is_asked_for(self, name):
-        if "feature_norm" not in parameters_of(name) or name == "auto":
+        if "data_norm" not in parameters_of(name) or name == "auto":
             pytest.skip("needs no bound on rows")
         with pytest.raises(ValueError, match="never read from the data"):
             make_method(name, {})

@@ -66,7 +66,7 @@ class PlainArmijo:
 
     def __init__(self, loss, l2, size):
         self.loss, self.l2, self.size = loss, l2, size
-        self.step_max, self.recent, self.updates = 2.0, [], 0
+        self.initial_step, self.recent, self.updates = 2.0, [], 0
         self.tries = []
 
     def value(self, w, X, y):
@@ -99,7 +99,7 @@ class PlainArmijo:
 
     def step(self, w, X, y):
         g = self.gradient(w, X, y)
-        here, eta, tries = self.value(w, X, y), self.step_max, 1
+        here, eta, tries = self.value(w, X, y), self.initial_step, 1
         while here - self.value(w - eta * g, X, y) < 0.5 * eta * (g @ g):
             eta, tries = 0.8 * eta, tries + 1
             assert tries <= 20
@@ -107,7 +107,7 @@ class PlainArmijo:
         self.recent.append(eta)
         self.updates += 1
         if self.updates % 10 == 0:
-            self.step_max = min(self.step_max, 1.2 * max(self.recent))
+            self.initial_step = min(self.initial_step, 1.2 * max(self.recent))
             self.recent = []
         return w - eta * g
 
@@ -130,11 +130,11 @@ def run_method(method, loss, *, l2, intercept, randomness, steps=STEPS):
     return [state.w.numpy() for state, _ in found], [r.tries for _, r in found]
 
 
-def run_plain(loss, *, l2, intercept, rate, batches):
+def run_plain(loss, *, l2, intercept, sampling_prob, batches):
     X, y = problem(loss)
     if intercept:
         X = np.column_stack([X, np.ones(ROWS)])
-    descent = PlainArmijo(loss, l2, rate * ROWS)
+    descent = PlainArmijo(loss, l2, sampling_prob * ROWS)
     w = np.zeros(X.shape[1] * (CLASSES if loss == "softmax" else 1))
     path = []
     for chosen in batches:
@@ -147,7 +147,7 @@ def noiseless(kind, **settings):
     return kind(
         gradient_rho=math.inf,
         search_epsilon=math.inf,
-        grad_clip=HUGE,
+        max_grad_norm=HUGE,
         loss_clip=HUGE,
         **settings,
     )
@@ -169,39 +169,50 @@ class TestNoiseOff:
     @pytest.mark.parametrize("kind", [BLSGD, BLGD])
     @pytest.mark.usefixtures("plain_products")
     def test_full_batches(self, loss, kind, l2, intercept):
-        settings = {"rate": 1.0} if kind is BLSGD else {}
+        settings = {"sampling_prob": 1.0} if kind is BLSGD else {}
         model = {"l2": l2, "intercept": intercept}
         found = run_method(
             noiseless(kind, **settings), loss, randomness=Randomness(), **model
         )
         everything = [np.arange(ROWS)] * STEPS
-        assert_same_path(found, run_plain(loss, rate=1.0, batches=everything, **model))
+        assert_same_path(
+            found, run_plain(loss, sampling_prob=1.0, batches=everything, **model)
+        )
 
     @pytest.mark.parametrize("kind", ["laplace", "gaussian"])
     @pytest.mark.parametrize("form", ["loss", "difference"])
     @pytest.mark.usefixtures("plain_products")
     def test_poisson_batches(self, loss, kind, form):
         """The same batches are drawn again from the same seed."""
-        rate, seed = 0.3, 5
-        method = noiseless(BLSGD, rate=rate, search=ArmijoSearch(kind=kind, form=form))
+        sampling_prob, seed = 0.3, 5
+        method = noiseless(
+            BLSGD,
+            sampling_prob=sampling_prob,
+            search=ArmijoSearch(kind=kind, form=form),
+        )
         model = {"l2": 0.01, "intercept": True}
         randomness = Randomness(seed=seed, insecure_deterministic=True)
         found = run_method(method, loss, randomness=randomness, **model)
         again = Randomness(seed=seed, insecure_deterministic=True).stream("sampling")
-        batches = [poisson_sample(ROWS, rate, again) for _ in range(STEPS)]
+        batches = [poisson_sample(ROWS, sampling_prob, again) for _ in range(STEPS)]
         assert len({len(chosen) for chosen in batches}) > 5
-        assert_same_path(found, run_plain(loss, rate=rate, batches=batches, **model))
+        assert_same_path(
+            found,
+            run_plain(loss, sampling_prob=sampling_prob, batches=batches, **model),
+        )
 
     @pytest.mark.parametrize("kind", [BLSGD, BLGD])
     @pytest.mark.usefixtures("plain_products")
     def test_tail_mean_is_a_mean_of_the_same_path(self, loss, kind):
         """The t-th iterate counts t (t + 1) (t + 2); the path itself does not move."""
-        settings = {"rate": 1.0} if kind is BLSGD else {}
+        settings = {"sampling_prob": 1.0} if kind is BLSGD else {}
         model = {"l2": 0.01, "intercept": True}
-        method = noiseless(kind, tail_mean=True, **settings)
+        method = noiseless(kind, average_iterates=True, **settings)
         means, tries = run_method(method, loss, randomness=Randomness(), **model)
         everything = [np.arange(ROWS)] * STEPS
-        plain, plain_tries = run_plain(loss, rate=1.0, batches=everything, **model)
+        plain, plain_tries = run_plain(
+            loss, sampling_prob=1.0, batches=everything, **model
+        )
         assert tries == plain_tries
         counts = np.array([t * (t + 1) * (t + 2) for t in range(1, STEPS + 1)])
         for t, mean in enumerate(means, start=1):
@@ -215,13 +226,15 @@ class TestNoiseOff:
         method = BLSGD(
             gradient_rho=math.inf,
             search_epsilon=math.inf,
-            rate=1.0,
-            grad_clip=0.5,
+            sampling_prob=1.0,
+            max_grad_norm=0.5,
             loss_clip=HUGE,
         )
         model = {"l2": 0.01, "intercept": True}
         found, _ = run_method(method, loss, randomness=Randomness(), steps=1, **model)
-        plain, _ = run_plain(loss, rate=1.0, batches=[np.arange(ROWS)], **model)
+        plain, _ = run_plain(
+            loss, sampling_prob=1.0, batches=[np.arange(ROWS)], **model
+        )
         assert np.abs(found[0] - plain[0]).max() > 1e-3
 
 
@@ -241,8 +254,8 @@ def test_small_noise_is_close_to_none():
     method = BLSGD(
         gradient_rho=1e8,
         search_epsilon=1e6,
-        rate=1.0,
-        grad_clip=20.0,
+        sampling_prob=1.0,
+        max_grad_norm=20.0,
         loss_clip=40.0,
     )
     X, y = problem("logistic")
@@ -259,7 +272,7 @@ def test_small_noise_is_close_to_none():
     found = list(minimize(objective, data, method, state, max_batches=steps))
     batches = [np.arange(ROWS)] * steps
     plain, tries = run_plain(
-        "logistic", l2=0.01, intercept=True, rate=1.0, batches=batches
+        "logistic", l2=0.01, intercept=True, sampling_prob=1.0, batches=batches
     )
     assert [record.tries for _, record in found] == tries
     for (state, _), expected in zip(found, plain, strict=True):

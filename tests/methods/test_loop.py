@@ -98,16 +98,18 @@ class TestContract:
             events.append(("charge", number))
             return number
 
-        def sampled(self, rate, *given):
-            events.append(("sample", rate))
-            return sample(self, rate, *given)
+        def sampled(self, sampling_prob, *given):
+            events.append(("sample", sampling_prob))
+            return sample(self, sampling_prob, *given)
 
         monkeypatch.setattr(Accountant, "charge", charged)
         monkeypatch.setattr(PrivateDataset, "_sample", sampled)
         data = gate(*rows_of(loss), budget=SMALL, orders=5)
         _, data, _, records = train(name, loss, max_batches=400, data=data)
-        rate = 1.0 if name == "blgd" else 0.1
-        expected = [[("charge", k), ("sample", rate)] for k in range(len(records))]
+        sampling_prob = 1.0 if name == "blgd" else 0.1
+        expected = [
+            [("charge", k), ("sample", sampling_prob)] for k in range(len(records))
+        ]
         assert events == [event for pair in expected for event in pair]
         assert 0 < len(records) < 400
 
@@ -131,15 +133,15 @@ class TestContract:
         for record, charge in zip(records, data.accountant.ledger.charges, strict=True):
             plan = charge.mechanism
             assert plan["mechanism"] == "Subsampled"
-            assert plan["rate"] == (1.0 if name == "blgd" else 0.1)
+            assert plan["sampling_prob"] == (1.0 if name == "blgd" else 0.1)
             assert plan["inner"]["mechanism"] == "Composed"
             gradient, search = plan["inner"]["mechanisms"]
             assert gradient["mechanism"] == "Gaussian"
-            assert gradient["sensitivity"] == record.grad_clip
+            assert gradient["sensitivity"] == record.max_grad_norm
             assert search["mechanism"] == "AboveThreshold"
             assert search["query_scale"] == pytest.approx(4 / record.search_epsilon)
             if name != "blgd":
-                scale = record.grad_clip / math.sqrt(2 * record.gradient_rho)
+                scale = record.max_grad_norm / math.sqrt(2 * record.gradient_rho)
                 assert gradient["noise_scale"] == pytest.approx(scale)
 
     def test_ends_exactly_where_the_filter_refuses(self, name, loss):
@@ -158,7 +160,7 @@ class TestContract:
         X, y = rows_of(loss)
         data = gate(X[:0], y[:0]) if name == "blgd" else gate(X, y)
         _, data, states, records = train(
-            name, loss, data=data, rate=1e-9, max_batches=5
+            name, loss, data=data, sampling_prob=1e-9, max_batches=5
         )
         assert len(records) == data.accountant.n_charges == 5
         assert torch.isfinite(states[-1].w).all()
@@ -170,7 +172,9 @@ class TestContract:
         X[1::4, 2] = np.inf
         X[2, 0], X[6, 0] = -np.inf, 1e300
         data = gate(X, y)
-        _, _, states, records = train(name, loss, data=data, rate=0.5, max_batches=8)
+        _, _, states, records = train(
+            name, loss, data=data, sampling_prob=0.5, max_batches=8
+        )
         assert all(torch.isfinite(state.w).all() for state in states)
         assert all(math.isfinite(record.direction_norm) for record in records)
 
@@ -202,9 +206,9 @@ class TestRecord:
             "angle",
             "gradient_rho",
             "search_epsilon",
-            "grad_clip",
+            "max_grad_norm",
             "loss_clip",
-            "step_max",
+            "initial_step",
             "epsilon",
         }
 
@@ -222,12 +226,12 @@ class TestRecord:
         assert records[0].gradient_rho == 0.05
         for state, record in zip(states, records[1:], strict=False):
             assert record.gradient_rho == state.gradient_rho
-            assert record.grad_clip == state.grad_clip
+            assert record.max_grad_norm == state.max_grad_norm
             assert record.loss_clip == state.loss_clip
-            assert record.step_max == state.step_max
+            assert record.initial_step == state.initial_step
             assert record.update == state.updates
         assert states[-1].gradient_rho > 0.05
-        assert states[-1].grad_clip < 3.0
+        assert states[-1].max_grad_norm < 3.0
 
     def test_to_dict(self):
         record = train("blsgd", "logistic", max_batches=1)[3][0]
@@ -269,9 +273,13 @@ class TestMethodsByName:
         method = calibrated("blsgd", PAPER)
         assert method.search_epsilon == pytest.approx(0.02)
         assert method.gradient_rho == pytest.approx(0.02**2 / 2)
-        assert (method.grad_clip, method.loss_clip, method.step_max) == (3, 1, 2)
-        assert (method.budget_growth, method.rate) == (0.3, 0.1)
-        assert (method.refresh_every, method.headroom) == (10, 1.2)
+        assert (method.max_grad_norm, method.loss_clip, method.initial_step) == (
+            3,
+            1,
+            2,
+        )
+        assert (method.budget_growth, method.sampling_prob) == (0.3, 0.1)
+        assert (method.reset_every, method.growth_cap) == (10, 1.2)
         assert (method.angle_decay, method.angle_high, method.angle_low) == (
             0.8,
             1.1,
@@ -310,7 +318,7 @@ class TestMethodsByName:
             {"expected_steps": 0},
             {"gradient_rho": 0.0},
             {"search_epsilon": -1.0},
-            {"rate": 0.0, "expected_steps": 5},
+            {"sampling_prob": 0.0, "expected_steps": 5},
         ],
     )
     def test_bad_settings_are_refused(self, settings):

@@ -31,16 +31,16 @@ def test_estimators_take_objects():
     by_name = PrivateLogisticRegression(method="sgd", options={"steps": 9}, **given)
     model = PrivateLogisticRegression(method=DPSGD(steps=9), **given)
     assert model.fit(X, y).coef_.tolist() == by_name.fit(X, y).coef_.tolist()
-    model.set_params(options={"rate": 0.2})
-    with pytest.raises(ValueError, match=r"got rate; give them to DPSGD"):
+    model.set_params(options={"sampling_prob": 0.2})
+    with pytest.raises(ValueError, match=r"got sampling_prob; give them to DPSGD"):
         model.fit(X, y)
 
 
 def test_networks_take_objects():
     by_name, by_object = network(), network()
-    prepared(by_name, method="sgd", seed=3, steps=4, rate=0.5).run()
-    method = DPSGD(steps=4, rate=0.5, grad_clip=1.0)
-    prepared(by_object, method=method, seed=3, steps=None, rate=None).run()
+    prepared(by_name, method="sgd", seed=3, steps=4, sampling_prob=0.5).run()
+    method = DPSGD(steps=4, sampling_prob=0.5, max_grad_norm=1.0)
+    prepared(by_object, method=method, seed=3, steps=None, sampling_prob=None).run()
     assert flat(by_object).tolist() == flat(by_name).tolist()
 
 

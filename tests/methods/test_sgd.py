@@ -20,7 +20,7 @@ from tests.methods.test_limits import FreeAccountant
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 ROWS, FEATURES, STEPS = 90, 3, 20
-SILENT = {"noise_multiplier": 0.0, "grad_clip": 1e6}
+SILENT = {"noise_multiplier": 0.0, "max_grad_norm": 1e6}
 RNG = np.random.default_rng(5)
 X = on_lattice(RNG.normal(size=(ROWS, FEATURES)))
 Y = np.where(X @ [1.0, -2.0, 0.5] > 0, 1.0, -1.0)
@@ -51,7 +51,7 @@ def plain_gradient(w, rows, size):
 
 @pytest.mark.usefixtures("plain_products")
 def test_without_noise_sgd_is_plain_descent():
-    method = DPSGD(rate=1.0, steps=STEPS, step_size=0.7, **SILENT)
+    method = DPSGD(sampling_prob=1.0, steps=STEPS, step_size=0.7, **SILENT)
     w = np.zeros(FEATURES + 1)
     for found in iterates(method):
         w = w - 0.7 * plain_gradient(w, range(ROWS), ROWS)
@@ -62,7 +62,7 @@ def test_without_noise_sgd_is_plain_descent():
 def test_batches_are_poisson_and_the_divisor_is_public():
     seeded = Randomness(seed=4, insecure_deterministic=True)
     coins = Randomness(seed=4, insecure_deterministic=True).stream("sampling")
-    method = DPSGD(rate=0.2, steps=STEPS, step_size=0.7, **SILENT)
+    method = DPSGD(sampling_prob=0.2, steps=STEPS, step_size=0.7, **SILENT)
     w = np.zeros(FEATURES + 1)
     for found in iterates(method, seeded):
         rows = poisson_sample(ROWS, 0.2, coins)
@@ -72,7 +72,7 @@ def test_batches_are_poisson_and_the_divisor_is_public():
 
 @pytest.mark.usefixtures("plain_products")
 def test_without_noise_adam_is_plain_adam():
-    method = DPAdam(rate=1.0, steps=STEPS, step_size=0.1, **SILENT)
+    method = DPAdam(sampling_prob=1.0, steps=STEPS, step_size=0.1, **SILENT)
     w = torch.zeros(FEATURES + 1, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.Adam([w], lr=0.1)
     for found in iterates(method):
@@ -81,29 +81,31 @@ def test_without_noise_adam_is_plain_adam():
         assert found == pytest.approx(w.detach().numpy(), abs=1e-12)
 
 
-@pytest.mark.parametrize("settings", [DPSGD(), DPAdam(), DPSGD(rate=1)])
+@pytest.mark.parametrize("settings", [DPSGD(), DPAdam(), DPSGD(sampling_prob=1)])
 def test_the_noise_is_what_the_budget_asks(settings):
     method = settings.calibrate(BUDGET, problem())
     epsilon, name = planned_epsilon(method.schedule(), BUDGET.delta)
     assert 0.995 * BUDGET.epsilon <= epsilon <= BUDGET.epsilon
-    assert name == ("planned-profile" if settings.rate == 1 else "planned-pld")
+    assert name == ("planned-profile" if settings.sampling_prob == 1 else "planned-pld")
     assert method.gradient.sensitivity == 3.0
 
 
 def test_a_given_noise_makes_as_many_steps_as_it_can():
-    settings = DPSGD(noise_multiplier=4.0, rate=0.05, steps=20_000)
+    settings = DPSGD(noise_multiplier=4.0, sampling_prob=0.05, steps=20_000)
     method = settings.calibrate(BUDGET, problem())
     assert method.gradient.noise_multiplier == 4.0
     mechanism, steps = method.schedule()[0]
     assert planned_epsilon([(mechanism, steps)], BUDGET.delta)[0] <= BUDGET.epsilon
     assert planned_epsilon([(mechanism, steps + 1)], BUDGET.delta)[0] > BUDGET.epsilon
-    few = DPSGD(noise_multiplier=4.0, rate=0.05, steps=3).calibrate(BUDGET, problem())
+    few = DPSGD(noise_multiplier=4.0, sampling_prob=0.05, steps=3).calibrate(
+        BUDGET, problem()
+    )
     assert few.steps == 3
 
 
 def test_noise_too_small_for_one_step_is_refused():
     with pytest.raises(BudgetExceeded, match="Nothing was spent"):
-        DPSGD(noise_multiplier=0.5, rate=1.0).calibrate(BUDGET, problem())
+        DPSGD(noise_multiplier=0.5, sampling_prob=1.0).calibrate(BUDGET, problem())
 
 
 def test_step_sizes_by_loss():
@@ -116,9 +118,9 @@ def test_step_sizes_by_loss():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("rate", 0.0),
+        ("sampling_prob", 0.0),
         ("steps", 0),
-        ("grad_clip", -1.0),
+        ("max_grad_norm", -1.0),
         ("step_size", 0.0),
         ("noise_multiplier", math.nan),
     ],
@@ -130,7 +132,9 @@ def test_bad_settings_are_named(name, value):
 
 def test_noise_has_the_scale_it_was_charged_for():
     """A chi-squared test that rejects two thirds and three halves of the noise."""
-    method = DPSGD(rate=1.0, steps=1, grad_clip=2.0).calibrate(BUDGET, problem())
+    method = DPSGD(sampling_prob=1.0, steps=1, max_grad_norm=2.0).calibrate(
+        BUDGET, problem()
+    )
     seeds = range(200)
     draws = []
     for seed in seeds:

@@ -18,7 +18,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "blsgd": {
         "adapt": "always",
         "fallback": False,
-        "step_max": 10.0,
+        "initial_step": 10.0,
         "max_tries": 3,
         "slope": 0.95,
     },

@@ -91,7 +91,7 @@ def network(seed: int = 1) -> nn.Module:
 
 def training(model: nn.Module, data: Any, **settings: Any) -> Any:
     """Prepare a run with short defaults."""
-    common: dict[str, Any] = {"rate": 1.0, "steps": 8, "n_rows": ROWS}
+    common: dict[str, Any] = {"sampling_prob": 1.0, "steps": 8, "n_rows": ROWS}
     common["distributed"] = dist.is_initialized()
     watched = data.dataset if isinstance(data, Subset) else data
     if isinstance(watched, Watched):
@@ -175,7 +175,7 @@ def noisy(place: Place) -> Result:
     model = network(seed=place.rank)
     ledger = place.path(f"noisy.{place.rank}.ledger")
     data = place.rows("unequal")
-    run = training(model, data, rate=0.5, ledger=ledger)
+    run = training(model, data, sampling_prob=0.5, ledger=ledger)
     return told(run.run(), model)
 
 
@@ -184,7 +184,7 @@ def sampled(place: Place) -> Result:
     found: Result = {}
     for name, seed in (("first", 1), ("again", 1), ("other", 2)):
         model, data = network(), Watched(*place.rows())
-        run = training(model, data, method="nonprivate", rate=0.3, seed=seed)
+        run = training(model, data, method="nonprivate", sampling_prob=0.3, seed=seed)
         data.read.clear()  # what the shapes were taken from
         found[name] = {**told(run.run(), model), "read": data.read}
     return found
@@ -194,7 +194,7 @@ def budget(place: Place) -> Result:
     """Stop after three steps; a second run on the same ledger has the rest."""
     model, ledger = network(), place.path("budget.ledger")
     for name in ("first", "second"):
-        run = training(model, place.rows(), rate=0.5, ledger=ledger)
+        run = training(model, place.rows(), sampling_prob=0.5, ledger=ledger)
         for record in run:
             if name == "first" and record.batch == 2:
                 break
@@ -206,7 +206,7 @@ def budget(place: Place) -> Result:
 def resumed(place: Place) -> Result:
     """Stop a seeded run after each of two steps and resume it; also not at all."""
     model, whole = network(), network()
-    settings: dict[str, Any] = {"rate": 0.5, "seed": 9}
+    settings: dict[str, Any] = {"sampling_prob": 0.5, "seed": 9}
     data = place.rows("unequal")
     path, ledger = place.path("resumed.pt"), place.path("resumed.ledger")
     for stop in (2, 5, None):
@@ -243,7 +243,7 @@ def refused(place: Place) -> Result:
     other = nn.Linear(FEATURES, CLASSES + place.rank).double()
     broken = place.path("broken.ledger")
     broken.write_text("not a ledger")
-    resumes: dict[str, Any] = {"seed": 9, "rate": 0.5, "resume": True}
+    resumes: dict[str, Any] = {"seed": 9, "sampling_prob": 0.5, "resume": True}
     resumes["checkpoint"] = place.path("resumed.pt")
     return {
         "steps": ask(steps=8 + place.rank),
@@ -271,7 +271,7 @@ def refused(place: Place) -> Result:
 def _other_plans(place: Place) -> str:
     """Ask the gate for batches with different noise; nothing may be charged."""
     noises = [Gaussian(noise_scale=9.0 + rank) for rank in range(place.size)]
-    plans = [BatchPlan(mechanisms=(noise,), rate=0.5) for noise in noises]
+    plans = [BatchPlan(mechanisms=(noise,), sampling_prob=0.5) for noise in noises]
     schedule = [(plan.mechanism, 1) for plan in plans]
     relation = Neighboring.ADD_REMOVE
     accountant = PlannedAccountant(BUDGET, schedule, relation=relation)
@@ -279,7 +279,7 @@ def _other_plans(place: Place) -> str:
         TensorRows(*place.rows()),
         n_rows=ROWS,
         accountant=accountant,
-        team=TorchProcessGroup(),
+        group=TorchProcessGroup(),
     )
     return f"{refusal(lambda: data.open(plans[place.rank]))} {accountant.n_charges=}"
 

@@ -48,7 +48,7 @@ def prepared(module: nn.Module | None = None, **more: Any) -> Trainer:
         "dataset": examples(),
         "budget": BUDGET,
         "steps": STEPS,
-        "rate": RATE,
+        "sampling_prob": RATE,
         "n_rows": ROWS,
     }
     given |= more

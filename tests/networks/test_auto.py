@@ -28,8 +28,10 @@ from tests.networks.network_doubles import CROSS_ENTROPY, ROWS, examples, networ
 DTYPE = torch.float64
 
 
-def built(steps=12, noise=1.0, rate=0.2, **given):
-    return AutoNetwork(**given, rate=rate, steps=steps).with_noise(noise)
+def built(steps=12, noise=1.0, sampling_prob=0.2, **given):
+    return AutoNetwork(**given, sampling_prob=sampling_prob, steps=steps).with_noise(
+        noise
+    )
 
 
 def state(method, **given):
@@ -62,7 +64,7 @@ def test_other_objectives_are_refused():
 
 def test_a_batch_with_a_search_is_one_gaussian_of_both():
     """1/sigma^2 of gradient and search add up to that of a gradient over 1 - share."""
-    method = built(noise=1.3, search_share=0.2, grad_clip=2.0)
+    method = built(noise=1.3, search_share=0.2, max_grad_norm=2.0)
     joint = method.plan(state(method, updates=0)).mechanism
     alone = method.plan(state(method, updates=1)).mechanism
     assert isinstance(joint, Subsampled) and isinstance(joint.inner, Composed)
@@ -73,7 +75,7 @@ def test_a_batch_with_a_search_is_one_gaussian_of_both():
 
 
 def test_the_plan_is_the_schedule():
-    method = built(steps=11, refresh_every=4)
+    method = built(steps=11, reset_every=4)
     planned = [kind for kind, count in method.schedule() for _ in range(count)]
     asked = [method.plan(state(method, updates=t)).mechanism for t in range(11)]
     assert planned == asked
@@ -82,7 +84,7 @@ def test_the_plan_is_the_schedule():
 
 def test_the_noise_uses_the_budget_and_no_more():
     budget = Budget(epsilon=2.0, delta=1e-5)
-    method = AutoNetwork(rate=0.1, steps=40).calibrate(budget, Problem())
+    method = AutoNetwork(sampling_prob=0.1, steps=40).calibrate(budget, Problem())
     found, _ = planned_epsilon(method.schedule(), budget.delta)
     assert 0.98 * budget.epsilon < found <= budget.epsilon
 
@@ -144,7 +146,7 @@ def test_noise_alone_hardly_ever_changes_the_step_of_a_run():
     ("clip", "first", "largest"), [(1, 4, 8), (2, 4, 4), (1, 20, 20)]
 )
 def test_doubling_ends(clip, first, largest):
-    method = built(grad_clip=clip, step_size=first)
+    method = built(max_grad_norm=clip, step_size=first)
     now = state(method, step_size=first / clip)
     for _ in range(200):
         now = method._changed(now, halve=-5.0, double=5.0)
@@ -163,7 +165,7 @@ def test_repeated_weak_evidence_adds_up():
 
 def test_the_mean_forgets_the_early_iterates():
     """Weights of the iterates are those of Shamir and Zhang's polynomial decay."""
-    method = built(forgetting=3.0)
+    method = built(averaging_power=3.0)
     now, points = state(method), []
     rng = np.random.default_rng(0)
     for _ in range(40):
@@ -189,7 +191,7 @@ def test_without_noise_the_loss_falls_and_a_tiny_step_grows():
         accountant=FreeAccountant(),
         randomness=Randomness(seed=1, insecure_deterministic=True),
     )
-    settings = AutoNetwork(step_size=0.01, refresh_every=1, rate=1.0, steps=40)
+    settings = AutoNetwork(step_size=0.01, reset_every=1, sampling_prob=1.0, steps=40)
     method = settings.with_noise(0.0)
     first = method.init(objective.start())
     found = [s for s, _ in minimize(objective, data, method, first, max_batches=40)]
@@ -202,7 +204,7 @@ def test_without_noise_the_loss_falls_and_a_tiny_step_grows():
 
 
 def test_the_unit_of_the_drops_is_above_what_noise_alone_shows():
-    method = built(grad_clip=2.0)
+    method = built(max_grad_norm=2.0)
     size, variance = 10_000, 1e-4
     noise_only = Direction(
         vector=torch.full((size,), 1e-2, dtype=DTYPE), noise_sq_norm=size * variance
@@ -214,13 +216,13 @@ def test_the_unit_of_the_drops_is_above_what_noise_alone_shows():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"grad_clip": 0},
+        {"max_grad_norm": 0},
         {"step_size": -1},
-        {"refresh_every": 0},
+        {"reset_every": 0},
         {"search_share": 1.0},
         {"memory": 0},
-        {"boldness": 0},
-        {"forgetting": float("nan")},
+        {"probe_fraction": 0},
+        {"averaging_power": float("nan")},
     ],
 )
 def test_bad_settings_are_refused(wrong):

@@ -70,7 +70,9 @@ class TestBlanks:
     @pytest.mark.parametrize("kind", ["nan", "no class"])
     def test_they_do_not_stop_a_run(self, name, kind):
         module = network()
-        training = prepared(module, dataset=spoiled(kind), method=name, rate=1.0).run()
+        training = prepared(
+            module, dataset=spoiled(kind), method=name, sampling_prob=1.0
+        ).run()
         assert len(training.records) == training.accountant.n_charges == STEPS
         assert bool(torch.isfinite(flat(module)).all())
 
@@ -79,7 +81,9 @@ class TestBlanks:
         modules = [network(), network()]
         for module, bad in zip(modules, ("no class", kind), strict=True):
             data = spoiled(bad)
-            prepared(module, dataset=data, method="blsgd", rate=1.0, seed=4).run()
+            prepared(
+                module, dataset=data, method="blsgd", sampling_prob=1.0, seed=4
+            ).run()
         assert torch.equal(flat(modules[0]), flat(modules[1]))
 
     def test_words_that_the_table_does_not_have(self):
@@ -114,7 +118,9 @@ class TestBlanks:
                 X[[3, 5, 7, 9]] = torch.nan
                 data.X = X
             module = network()
-            prepared(module, dataset=data, method="sgd", rate=1.0, seed=4).run()
+            prepared(
+                module, dataset=data, method="sgd", sampling_prob=1.0, seed=4
+            ).run()
             runs.append(flat(module))
         assert torch.equal(*runs)
 
@@ -152,7 +158,7 @@ class TestBuffers:
         X, y = examples()
         X[5] = 1e4
         module = nn.Sequential(Largest(math.inf), network())
-        training = prepared(module, dataset=(X, y), method=name, rate=1.0)
+        training = prepared(module, dataset=(X, y), method=name, sampling_prob=1.0)
         module[0].beyond = 100.0  # after the probe, which would have seen it
         training.run()
         assert module[0].value == 0

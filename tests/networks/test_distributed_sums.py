@@ -29,9 +29,9 @@ def one_process(rank, port, results):
     blank = torch.zeros(len(y), dtype=torch.bool)
     if rank == 0:
         blank[PLACE] = True
-    objective, team = ModuleObjective(network(), CROSS_ENTROPY), TorchProcessGroup()
-    with_row = team.total(integers(objective, Rows(X, y)))
-    without = team.total(integers(objective, Rows(X, y, blank=blank)))
+    objective, group = ModuleObjective(network(), CROSS_ENTROPY), TorchProcessGroup()
+    with_row = group.total(integers(objective, Rows(X, y)))
+    without = group.total(integers(objective, Rows(X, y, blank=blank)))
     own = integers(objective, Rows(X, y, blank=~blank))
     results[rank] = bool(torch.equal(with_row - without, own)), bool(own.any())
     dist.destroy_process_group()

@@ -41,15 +41,18 @@ TOLERANCE = {torch.float32: 20 * 2.0**-23, torch.float64: 1e-12}
 every_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 # So much that searches fail for their criterion and not for their noise.
 AMPLE = Budget(epsilon=60.0, delta=1e-5)
-FAILING = {"step_max": 1e4, "max_tries": 1, "slope": 0.99}
+FAILING = {"initial_step": 1e4, "max_tries": 1, "slope": 0.99}
 
 
-def batches(rate: float, steps: int) -> list[Tensor]:
+def batches(sampling_prob: float, steps: int) -> list[Tensor]:
     """Draw the batches of a seeded run again."""
-    if rate == 1:
+    if sampling_prob == 1:
         return [torch.arange(ROWS)] * steps
     stream = Randomness(seed=SEED, insecure_deterministic=True).stream("sampling")
-    return [torch.from_numpy(poisson_sample(ROWS, rate, stream)) for _ in range(steps)]
+    return [
+        torch.from_numpy(poisson_sample(ROWS, sampling_prob, stream))
+        for _ in range(steps)
+    ]
 
 
 def run(
@@ -69,8 +72,10 @@ def run(
 
 
 @cache
-def without_noise(*, rate: float = 1.0, **settings: Any) -> Any:
-    built = network_method("blsgd", BUDGET, rate=rate, steps=5, options=settings)
+def without_noise(*, sampling_prob: float = 1.0, **settings: Any) -> Any:
+    built = network_method(
+        "blsgd", BUDGET, sampling_prob=sampling_prob, steps=5, options=settings
+    )
     return replace(built, gradient_rho=math.inf, search_epsilon=math.inf)
 
 
@@ -99,10 +104,10 @@ class Plain:
         return total / self.size + self.l2 * self.w
 
     def step_size(
-        self, rows: Tensor, g: Tensor, step_max: float, clip: float
+        self, rows: Tensor, g: Tensor, initial_step: float, clip: float
     ) -> tuple[float, int]:
         here, energy = self.losses(self.w, rows).double(), float(g @ g)
-        eta = step_max
+        eta = initial_step
         for tries in range(1, 21):
             there = self.losses(self.w - eta * g, rows).double()
             most = eta * clip * math.sqrt(energy)
@@ -123,35 +128,43 @@ def assert_same_path(found: list[Tensor], plain: list[Tensor], dtype: Any) -> No
 
 
 @every_dtype
-@pytest.mark.parametrize("rate", [1.0, RATE])
+@pytest.mark.parametrize("sampling_prob", [1.0, RATE])
 class TestNoiseOff:
     @pytest.mark.parametrize("clip", [0.7, HUGE])
-    def test_sgd(self, dtype, rate, clip):
+    def test_sgd(self, dtype, sampling_prob, clip):
         method = DPSGD(
-            rate=rate, steps=8, step_size=0.2, grad_clip=clip, noise_multiplier=0.0
+            sampling_prob=sampling_prob,
+            steps=8,
+            step_size=0.2,
+            max_grad_norm=clip,
+            noise_multiplier=0.0,
         )
         found, records = run(method, dtype, l2=0.05, steps=8)
-        plain, path = Plain(dtype, l2=0.05, size=rate * ROWS), []
-        for rows in batches(rate, 8):
+        plain, path = Plain(dtype, l2=0.05, size=sampling_prob * ROWS), []
+        for rows in batches(sampling_prob, 8):
             plain.w = plain.w - 0.2 * plain.direction(rows, clip)
             path.append(plain.w)
         assert_same_path(found, path, dtype)
-        assert {record.grad_clip for record in records} == {clip}
+        assert {record.max_grad_norm for record in records} == {clip}
 
-    @pytest.mark.parametrize(("clip", "step_max"), [(0.6, 6.0), (HUGE, 4.0)])
-    def test_blsgd(self, dtype, rate, clip, step_max):
+    @pytest.mark.parametrize(("clip", "initial_step"), [(0.6, 6.0), (HUGE, 4.0)])
+    def test_blsgd(self, dtype, sampling_prob, clip, initial_step):
         method = without_noise(
-            rate=rate, grad_clip=clip, step_max=step_max, slope=0.6, refresh_every=4
+            sampling_prob=sampling_prob,
+            max_grad_norm=clip,
+            initial_step=initial_step,
+            slope=0.6,
+            reset_every=4,
         )
         found, records = run(method, dtype, l2=0.3, steps=5)
-        plain, path, chosen = Plain(dtype, l2=0.3, size=rate * ROWS), [], []
-        for update, rows in enumerate(batches(rate, 5), start=1):
+        plain, path, chosen = Plain(dtype, l2=0.3, size=sampling_prob * ROWS), [], []
+        for update, rows in enumerate(batches(sampling_prob, 5), start=1):
             g = plain.direction(rows, clip)
-            chosen.append(plain.step_size(rows, g, step_max, clip))
+            chosen.append(plain.step_size(rows, g, initial_step, clip))
             plain.w = plain.w - chosen[-1][0] * g
             path.append(plain.w)
             if update == 4:
-                step_max = min(step_max, 1.2 * max(eta for eta, _ in chosen))
+                initial_step = min(initial_step, 1.2 * max(eta for eta, _ in chosen))
         assert [record.tries for record in records] == [tries for _, tries in chosen]
         assert max(record.tries for record in records) > 1
         assert_same_path(found, path, dtype)
@@ -190,33 +203,40 @@ def test_a_run_uses_its_budget_and_no_more(name):
 
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 @pytest.mark.parametrize(
-    ("epsilon", "rate", "steps"), [(2.0, RATE, STEPS), (0.5, 1.0, 3)]
+    ("epsilon", "sampling_prob", "steps"), [(2.0, RATE, STEPS), (0.5, 1.0, 3)]
 )
-def test_noise_is_that_of_an_independent_accountant(name, epsilon, rate, steps):
+def test_noise_is_that_of_an_independent_accountant(
+    name, epsilon, sampling_prob, steps
+):
     budget = Budget(epsilon=epsilon, delta=1e-5)
-    method = network_method(name, budget, rate=rate, steps=steps)
+    method = network_method(name, budget, sampling_prob=sampling_prob, steps=steps)
     assert method.gradient.sensitivity == 1.0
     accountant = PLDAccountant(value_discretization_interval=1e-3)
     event = dpa.GaussianDpEvent(method.gradient.noise_scale)
-    accountant.compose(dpa.PoissonSampledDpEvent(rate, event), steps)
+    accountant.compose(dpa.PoissonSampledDpEvent(sampling_prob, event), steps)
     # A grid of 1e-3 rounds each loss up.
     assert 0.95 * epsilon <= accountant.get_epsilon(1e-5) <= epsilon + 2e-3 * steps
 
 
 def test_the_search_has_a_tenth_of_each_step():
-    method = network_method("blsgd", BUDGET, rate=RATE, steps=STEPS)
+    method = network_method("blsgd", BUDGET, sampling_prob=RATE, steps=STEPS)
     for_search = method.search_epsilon**2 / 2
     assert for_search / (for_search + method.gradient_rho) == pytest.approx(0.1)
     assert method.search.kind == "gaussian"
     half = network_method(
-        "blsgd", BUDGET, rate=RATE, steps=STEPS, options={"search_share": 0.5}
+        "blsgd", BUDGET, sampling_prob=RATE, steps=STEPS, options={"search_share": 0.5}
     )
     assert half.search_epsilon**2 / 2 == pytest.approx(half.gradient_rho)
     assert half.gradient_rho < method.gradient_rho
 
 
 def test_a_search_without_success_takes_the_fallback_step():
-    settings = {"grad_clip": HUGE, "step_max": 50.0, "max_tries": 2, "slope": 0.99}
+    settings = {
+        "max_grad_norm": HUGE,
+        "initial_step": 50.0,
+        "max_tries": 2,
+        "slope": 0.99,
+    }
     path, records = run(without_noise(**settings), torch.float64, l2=0.0, steps=2)
     assert [record.step_size for record in records] == [50.0 * 0.8**2] * 2
     assert [record.tries for record in records] == [2, 2]
@@ -230,7 +250,7 @@ def test_a_search_without_success_takes_the_fallback_step():
 
 def test_budgets_do_not_grow_in_network_mode():
     training = prepared(method="blsgd", seed=1, budget=AMPLE, options=FAILING).run()
-    fallbacks = [r for r in training.records if r.step_size == r.step_max * 0.8]
+    fallbacks = [r for r in training.records if r.step_size == r.initial_step * 0.8]
     assert len(fallbacks) >= 3
     (rho,) = {record.gradient_rho for record in training.records}
     assert rho == pytest.approx(training.method.gradient_rho)
@@ -252,14 +272,18 @@ def test_adaptation_is_an_option_and_stops_in_time():
 def test_adaptation_asks_for_searches_that_can_fail(adapt):
     with pytest.raises(ValueError, match=r"fallback=False.*Nothing was spent"):
         options = {"adapt": adapt}
-        network_method("blsgd", BUDGET, rate=RATE, steps=STEPS, options=options)
+        network_method(
+            "blsgd", BUDGET, sampling_prob=RATE, steps=STEPS, options=options
+        )
 
 
 @pytest.mark.parametrize("name", NETWORK_METHODS)
-@pytest.mark.parametrize("option", ["momentum", "rate", "steps"])
+@pytest.mark.parametrize("option", ["momentum", "sampling_prob", "steps"])
 def test_a_foreign_option_is_refused_by_name(name, option):
     with pytest.raises(ValueError, match=rf"{name}.*{option}.*Nothing was spent"):
-        network_method(name, BUDGET, rate=RATE, steps=STEPS, options={option: 1})
+        network_method(
+            name, BUDGET, sampling_prob=RATE, steps=STEPS, options={option: 1}
+        )
 
 
 @pytest.mark.parametrize(
@@ -268,22 +292,24 @@ def test_a_foreign_option_is_refused_by_name(name, option):
         ("sgd", "loss_clip"),
         ("adam", "search_share"),
         ("blsgd", "step_size"),
-        ("hyfree", "grad_clip"),
-        ("nonprivate", "grad_clip"),
+        ("hyfree", "max_grad_norm"),
+        ("nonprivate", "max_grad_norm"),
         ("nonprivate", "noise_multiplier"),
     ],
 )
 def test_an_option_of_another_method_is_foreign(name, option):
     with pytest.raises(ValueError, match=f"does not take {option}"):
-        network_method(name, BUDGET, rate=RATE, steps=STEPS, options={option: 1.0})
+        network_method(
+            name, BUDGET, sampling_prob=RATE, steps=STEPS, options={option: 1.0}
+        )
 
 
 @pytest.mark.parametrize(
     ("given", "match"),
     [
         ({"name": "lbfgs"}, "method.*lbfgs"),
-        ({"rate": 0.0}, "rate"),
-        ({"rate": 1.5}, "rate"),
+        ({"sampling_prob": 0.0}, "sampling_prob"),
+        ({"sampling_prob": 1.5}, "sampling_prob"),
         ({"steps": 0}, "steps"),
         ({"options": {"step_size": -1.0}}, "step_size"),
         ({"name": "blsgd", "options": {"search_share": 1.0}}, "search_share"),
@@ -291,7 +317,7 @@ def test_an_option_of_another_method_is_foreign(name, option):
     ],
 )
 def test_bad_settings_are_refused(given, match):
-    settings = {"name": "sgd", "rate": RATE, "steps": STEPS} | given
+    settings = {"name": "sgd", "sampling_prob": RATE, "steps": STEPS} | given
     with pytest.raises(ValueError, match=match):
         network_method(settings.pop("name"), BUDGET, **settings)
 

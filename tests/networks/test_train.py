@@ -20,7 +20,7 @@ from armijo.accounting.ledger import read_ledger
 from armijo.data import private
 from armijo.errors import BudgetExceeded
 from armijo.methods.base import StepRecord
-from armijo.networks.settings import default_rate, default_steps
+from armijo.networks.settings import default_sampling_prob, default_steps
 from armijo.registry import NETWORK_METHODS
 from tests.networks.network_doubles import (
     CLASSES,
@@ -160,7 +160,11 @@ def test_dropout_masks_repeat_within_a_batch_and_differ_between_batches():
     masks: list[torch.Tensor] = []
     module[2].register_forward_hook(lambda *call: masks.append(call[2] == 0))
     training = prepared(
-        module, method="blsgd", rate=1.0, seed=1, options={"step_max": 50.0}
+        module,
+        method="blsgd",
+        sampling_prob=1.0,
+        seed=1,
+        options={"initial_step": 50.0},
     )
     masks.clear()
     seen = []
@@ -178,7 +182,7 @@ def test_an_example_that_is_no_number_is_left_out():
     X, y = examples()
     X[3] = math.nan
     module = network()
-    prepared(module, dataset=Pairs(X, y), rate=1.0).run()
+    prepared(module, dataset=Pairs(X, y), sampling_prob=1.0).run()
     assert bool(torch.isfinite(flat(module)).all())
     assert not torch.equal(flat(module), flat(network()))
 
@@ -241,8 +245,8 @@ class TestRefused:
         ("more", "match"),
         [
             ({"n_rows": 0}, "n_rows"),
-            ({"rate": 0.0}, "rate"),
-            ({"rate": 2.0}, "rate"),
+            ({"sampling_prob": 0.0}, "sampling_prob"),
+            ({"sampling_prob": 2.0}, "sampling_prob"),
             ({"steps": 0}, "steps"),
             ({"l2": -1.0}, "l2"),
             ({"checkpoint_every": 0}, "checkpoint_every"),
@@ -277,9 +281,12 @@ class TestDefaults:
         training = armijo.Trainer(
             network(), CROSS_ENTROPY, examples(), prepared().accountant.budget
         )
-        assert (training.method.rate, training._settings.steps) == (1.0, 10)
+        assert (training.method.sampling_prob, training._settings.steps) == (1.0, 10)
         assert type(training.method).__name__ == "AutoNetwork"
-        assert default_rate(1_000_000) == 1 / 100 and default_rate(2_560) == 0.1
+        assert (
+            default_sampling_prob(1_000_000) == 1 / 100
+            and default_sampling_prob(2_560) == 0.1
+        )
         assert default_steps(1 / 100) == 1_000 and default_steps(0.1) == 100
 
     def test_a_blank_keeps_its_place_unless_examples_are_isolated(self):
@@ -330,7 +337,7 @@ class TestRecords:
         X, y = examples()
         other = (X.flip(1) * 3, (y + 1) % CLASSES)
         runs = [
-            prepared(method=name, dataset=data, seed=5, rate=1.0).run()
+            prepared(method=name, dataset=data, seed=5, sampling_prob=1.0).run()
             for data in ((X, y), other)
         ]
         names = {field.name for field in fields(StepRecord)}
@@ -340,14 +347,14 @@ class TestRecords:
             }
             answered = {"direction_norm"}
             if name in ("blsgd", "hyfree"):
-                answered |= {"step_size", "tries", "step_max", "loss_clip", "angle"}
+                answered |= {"step_size", "tries", "initial_step", "loss_clip", "angle"}
             assert changed <= answered
         assert any(a != b for a, b in zip(*(run.records for run in runs), strict=True))
 
     def test_the_norm_is_that_of_the_released_direction(self):
         module = network()
         before = flat(module)
-        for record in prepared(module, method="sgd", rate=RATE):
+        for record in prepared(module, method="sgd", sampling_prob=RATE):
             moved = (flat(module) - before).norm() / record.step_size
             assert record.direction_norm == pytest.approx(float(moved), rel=1e-4)
             before = flat(module)

@@ -104,7 +104,7 @@ class TestTrain:
             BUDGET,
             method="sgd",
             steps=4,
-            rate=0.5,
+            sampling_prob=0.5,
             evaluate=lambda _: 1.0,
             evaluate_every=2,
         )
@@ -124,7 +124,7 @@ class TestTrain:
             BUDGET,
             method="sgd",
             steps=3,
-            rate=0.5,
+            sampling_prob=0.5,
             progress=True,
         )
         assert "step 3 of 3" in capsys.readouterr().err

@@ -243,7 +243,7 @@ class Deadly(Pairs):
 
 folder = Path(sys.argv[1])
 prepared(
-    method="sgd", rate=1.0, dataset=Deadly(*examples()), checkpoint_every=1,
+    method="sgd", sampling_prob=1.0, dataset=Deadly(*examples()), checkpoint_every=1,
     checkpoint=folder / "run.pt", ledger=folder / "run.ledger",
 ).run()
 """
@@ -262,7 +262,12 @@ def test_a_process_killed_between_charge_and_step_leaves_no_ledger_short(tmp_pat
     assert done.returncode == 9
     paths = files(tmp_path)
     assert charges(paths["ledger"]) == 3
-    given = {"method": "sgd", "rate": 1.0, "dataset": Pairs(*examples()), **paths}
+    given = {
+        "method": "sgd",
+        "sampling_prob": 1.0,
+        "dataset": Pairs(*examples()),
+        **paths,
+    }
     again = prepared(resume=True, **given)
     assert len(again.records) == 2
     again.run()
@@ -321,7 +326,7 @@ class TestRefused:
         [
             ({"name": "adam"}, "method is 'nonprivate' there and 'adam' here"),
             ({"steps": STEPS + 1}, "steps is"),
-            ({"rate": RATE / 2}, "rate is"),
+            ({"sampling_prob": RATE / 2}, "sampling_prob is"),
             ({"budget": Budget(epsilon=3.0, delta=1e-5)}, "epsilon is"),
             ({"budget": Budget(epsilon=2.0, delta=1e-6)}, "delta is"),
             ({"options": {"step_size": 0.5}}, "options is"),

@@ -315,9 +315,9 @@ class TestProducts:
             w,
             Direction(vector=parameters(objective, 5)),
             mechanism=search.mechanism(1.0),
-            step_max=2.0,
+            initial_step=2.0,
             loss_clip=1.0,
-            grad_clip=3.0,
+            max_grad_norm=3.0,
             batch_size=40.0,
         )
         assert len(asked) == 20

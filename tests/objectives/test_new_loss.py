@@ -18,8 +18,8 @@ METHODS = {
     "auto": {},
     "blsgd": {"search_form": "difference"},
     "sgd": {},
-    "objpert": {"feature_norm": 2.0},
-    "outpert-gd": {"feature_norm": 2.0},
+    "objpert": {"data_norm": 2.0},
+    "outpert-gd": {"data_norm": 2.0},
     "privgene": {},
     "nonprivate": {},
 }

@@ -41,9 +41,9 @@ LAST = st.builds(
     w=VECTORS,
     gradient_rho=POSITIVE,
     search_epsilon=POSITIVE,
-    grad_clip=POSITIVE,
+    max_grad_norm=POSITIVE,
     loss_clip=POSITIVE,
-    step_max=POSITIVE,
+    initial_step=POSITIVE,
     updates=st.integers(0, 10**9),
     recent_steps=st.lists(NUMBERS, max_size=10).map(tuple),
     pending=st.none() | st.builds(Direction, vector=VECTORS, noise_sq_norm=NUMBERS),
@@ -303,9 +303,11 @@ class TestResume:
 
     @pytest.mark.parametrize("name", LINE_SEARCHES)
     def test_a_mean_of_iterates_is_carried_on(self, tmp_path, name):
-        def settings(folder, tail_mean):
+        def settings(folder, average_iterates):
             options = {"gradient_rho": 0.02, "search_epsilon": 0.2}
-            method = make_method(name, {**options, "tail_mean": tail_mean})
+            method = make_method(
+                name, {**options, "average_iterates": average_iterates}
+            )
             return settings_of(tmp_path / folder, method=method)
 
         whole = train(*data(), settings("whole", True))

@@ -40,7 +40,12 @@ SMALL = 0.1
 """Up to here a budget counts as small."""
 BASELINES = ("DP-AGD", "DP-SGD", "Outpert-RSGD", "Outpert-GD", "ObjPert", "PrivGene")
 """The paper's private baselines; majority and non-private frame the figures."""
-_SYMBOLS = {"slope": "alpha", "shrink": "beta", "rate": "q", "clip_decay": "zeta"}
+_SYMBOLS = {
+    "slope": "alpha",
+    "shrink": "beta",
+    "sampling_prob": "q",
+    "clip_decay": "zeta",
+}
 
 
 def in_symbols(setting: str) -> str:
@@ -154,7 +159,10 @@ def _by_budget(diffs: dict[float, PairedDiff]) -> str | None:
 def full_batch_is_similar(part: Part) -> Finding | None:
     """Judge whether batches of a tenth are as accurate as all rows."""
     epsilons = part.experiment.epsilons
-    diffs = {each: _lead(part, each, "rate=0.1", "rate=1.0") for each in epsilons}
+    diffs = {
+        each: _lead(part, each, "sampling_prob=0.1", "sampling_prob=1.0")
+        for each in epsilons
+    }
     if (text := _by_budget(diffs)) is None:
         return None
     close = all(abs(diff.value) <= SIMILAR for diff in diffs.values())
@@ -166,7 +174,10 @@ def fewer_evaluations(part: Part) -> Finding | None:
     epsilon = part.experiment.epsilons[0]
     texts, ratios = [], []
     for column in ("gradients", "objectives"):
-        rows = [at(part, epsilon, f"rate={rate}") for rate in (0.1, 1.0)]
+        rows = [
+            at(part, epsilon, f"sampling_prob={sampling_prob}")
+            for sampling_prob in (0.1, 1.0)
+        ]
         if any(some.empty for some in rows):
             return None
         tenth, every = (mean_of(some, column).value for some in rows)

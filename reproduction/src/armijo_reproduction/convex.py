@@ -76,7 +76,7 @@ def run_convex(
     seconds = time.process_time() - begun
     records = () if found is None else found.records
     w = np.zeros(X.shape[1] + 1) if found is None else found.w
-    bound = None if found is None else found.row_bound
+    bound = None if found is None else found.data_norm
     accuracy = np.mean((_margins(w, X_test, bound) >= 0) == (y_test > 0))
     gradients = 0 if found is None else found.gradient_evaluations
     return [
@@ -121,16 +121,16 @@ def _solve(
             return None
 
 
-def _margins(w: Any, X: Matrix, row_bound: float | None) -> Any:
+def _margins(w: Any, X: Matrix, data_norm: float | None) -> Any:
     """Return the scores of rows, scaled as the model wants them."""
-    return clipped_rows(X, row_bound) @ w[:-1] + w[-1]
+    return clipped_rows(X, data_norm) @ w[:-1] + w[-1]
 
 
-def _objective(model: str, w: Any, X: Matrix, y: Any, row_bound: float | None) -> float:
+def _objective(model: str, w: Any, X: Matrix, y: Any, data_norm: float | None) -> float:
     """Return the mean loss plus the penalty."""
     objective = LinearObjective(
         loss="hinge" if model == "svm" else "logistic", n_features=X.shape[1], l2=L2
     )
-    scores = torch.from_numpy(np.asarray(_margins(w, X, row_bound)))
+    scores = torch.from_numpy(np.asarray(_margins(w, X, data_norm)))
     losses = objective.losses(scores, torch.from_numpy(y))
     return float(losses.mean()) + objective.penalty(torch.from_numpy(w))

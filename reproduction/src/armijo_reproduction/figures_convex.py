@@ -33,7 +33,7 @@ _NAMES = {
     "slope": "Armijo constant alpha",
     "shrink": "factor beta",
     "search": "noise of the search",
-    "rate": "sampling ratio q",
+    "sampling_prob": "sampling ratio q",
     "adapt": "budget strategy",
     "clip_decay": "clip decay zeta",
 }
@@ -69,7 +69,7 @@ def _hyper_panel(ax: Any, part: Part) -> None:
         rows["x"] = rows["x"].map(words.index)
         ax.set_xticks(range(len(words)), [_WORDS.get(each, each) for each in words])
         ax.set_xlim(-0.4, len(words) - 0.6)
-    if name == "rate":
+    if name == "sampling_prob":
         log_axis(ax, words)
     looks = ((BLUE, "^", "-"), (RED, "v", "--"), (GREEN, "o", ":"))
     budgets = sorted(rows["epsilon"].unique())
@@ -145,8 +145,8 @@ def _evaluation_panel(ax: Any, part: Part, *, in_passes: bool) -> None:
     ax.set_yscale("log", subs=[])
     ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     ax.yaxis.set_major_formatter("{x:g}")
-    log_axis(ax, part.experiment.vary["rate"])
-    ax.set_xlabel(_NAMES["rate"])
+    log_axis(ax, part.experiment.vary["sampling_prob"])
+    ax.set_xlabel(_NAMES["sampling_prob"])
 
 
 def _ended_by_cap(part: Part) -> set[str]:

@@ -62,7 +62,7 @@ def run_network(
             (X, y),
             Budget(epsilon=key.epsilon, delta=experiment.delta),
             method=experiment.series_named(key.line).method,
-            rate=experiment.rate,
+            sampling_prob=experiment.sampling_prob,
             steps=experiment.steps,
             n_rows=len(y),
             options=options,

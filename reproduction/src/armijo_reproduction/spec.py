@@ -122,7 +122,7 @@ class Experiment:
         Runs of each fold with different noise.
     max_batches : int or None
         Most batches of a convex run.
-    steps, rate, evaluate_every : int, float, int
+    steps, sampling_prob, evaluate_every : int, float, int
         Length, sampling ratio and grid of evaluations of a network's run.
     rows : int or None
         Keep only so many rows, for fast versions.
@@ -144,7 +144,7 @@ class Experiment:
     repeats: int = 1
     max_batches: int | None = None
     steps: int = 0
-    rate: float = 0.1
+    sampling_prob: float = 0.1
     evaluate_every: int = 50
     rows: int | None = None
     synthetic: Mapping[str, SyntheticTable] = field(default_factory=dict)

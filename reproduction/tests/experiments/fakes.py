@@ -30,8 +30,10 @@ def point(wanted: Experiment, cell: RunKey) -> list[dict]:
     good = GOOD.get(cell.line, 0.8 + 0.002 * (len(cell.line) % 9))
     noise = 0.002 if cell.line in ("majority", "non-private") else 0.01
     loss = 0.02 / cell.epsilon**0.5 if noise == 0.01 else 0.0
-    rate = float(wanted.options_of(cell.setting).get("rate", 0.1))
-    batches = int(min(wanted.max_batches or 200, 40 * cell.epsilon / rate**0.6))
+    sampling_prob = float(wanted.options_of(cell.setting).get("sampling_prob", 0.1))
+    batches = int(
+        min(wanted.max_batches or 200, 40 * cell.epsilon / sampling_prob**0.6)
+    )
     return [
         {
             "accuracy": round(good - loss * 0.3 + noise * rng.normal(), 5),

@@ -214,7 +214,7 @@ def test_robust_means_a_small_spread(spread, verdict):
 @pytest.mark.parametrize(("count", "verdict"), [(150.0, HOLDS), (900.0, FAILS)])
 def test_evaluations_are_judged_in_passes(count, verdict):
     part = convex("evaluations", lambda *_: 0.8)
-    tenth = part.table["setting"] == "rate=0.1"
+    tenth = part.table["setting"] == "sampling_prob=0.1"
     part.table.loc[tenth, ["gradients", "objectives"]] = [count, 4 * count]
     found = claim("Batches greatly reduce").finding([part])
     assert found.verdict == verdict

@@ -118,7 +118,7 @@ def test_runs_ended_by_the_number_of_batches_are_marked(seen, tmp_path):
     write_fakes(tmp_path, names=["evaluations"], fast=False, folds=(0, 1))
     parts = load_parts(tmp_path)
     cap = parts[0].experiment.max_batches
-    smallest = parts[0].table["setting"] == "rate=0.01"
+    smallest = parts[0].table["setting"] == "sampling_prob=0.01"
     parts[0].table.loc[smallest, "batches"] = cap
     draw_figures(parts, tmp_path)
     ax = seen["evaluations"].axes[0]

@@ -60,9 +60,9 @@ def test_cells_get_the_parameters_of_their_line_and_setting(tmp_path, made_up):
     run(tmp_path, "zero-tuning-grid")
     run(tmp_path, "logistic-adult")
     options = {(cell.line, cell.setting): given for cell, given in made_up}
-    assert options["ObjPert", "-"] == {"feature_norm": 1.0}
-    assert options["DP-SGD", "grad_clip=3.0 steps=20 step_size=1.0"] == {
-        "grad_clip": 3.0,
+    assert options["ObjPert", "-"] == {"data_norm": 1.0}
+    assert options["DP-SGD", "max_grad_norm=3.0 steps=20 step_size=1.0"] == {
+        "max_grad_norm": 3.0,
         "steps": 20,
         "step_size": 1.0,
     }
@@ -110,7 +110,7 @@ def test_progress_counts_what_was_done_before(tmp_path, made_up):
 def test_hindsight_takes_the_setting_with_the_best_mean(tmp_path):
     grid = experiment("zero-tuning-grid", fast=True)
     results = Results(tmp_path, grid, fast=True)
-    chosen = "grad_clip=1.0 steps=20 step_size=1.0"
+    chosen = "max_grad_norm=1.0 steps=20 step_size=1.0"
     row = dict.fromkeys(("gradients", "objectives", "batches", "updates"), 1)
     cells = list(grid.run_keys())
     for cell in cells[:-1]:

@@ -176,10 +176,12 @@ class Accountant(OneOwner, ABC):
         if self.guarantee.relation is not Neighboring.REPLACE_ONE:
             return
         if any(
-            isinstance(part, Subsampled) and part.rate < 1 for part in parts(mechanism)
+            isinstance(part, Subsampled) and part.sampling_prob < 1
+            for part in parts(mechanism)
         ):
             raise ValueError(
-                f"Expected rate 1 under the replace-one relation, got {mechanism!r}; "
+                f"Expected sampling_prob 1 under the replace-one relation, got "
+                f"{mechanism!r}; "
                 "Poisson amplification is proved for one row more or less."
             )
 

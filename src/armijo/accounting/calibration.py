@@ -127,13 +127,13 @@ def _shares(budget: Budget, step: Mechanism, orders: FloatArray) -> FloatArray:
 
 
 def step_mechanism(
-    rate: float, noise_multiplier: float, search: Mechanism | None = None
+    sampling_prob: float, noise_multiplier: float, search: Mechanism | None = None
 ) -> Subsampled:
     """Return one step: a Gaussian gradient and perhaps a search on one batch."""
     _validate.positive(noise_multiplier=noise_multiplier)
     gradient = Gaussian(noise_scale=noise_multiplier)
     inner = gradient if search is None else Composed((gradient, search))
-    return Subsampled(inner, rate)
+    return Subsampled(inner, sampling_prob)
 
 
 def epsilon_of(
@@ -160,7 +160,7 @@ def epsilon_of(
 def noise_multiplier_for(
     budget: Budget,
     *,
-    rate: float,
+    sampling_prob: float,
     steps: int,
     search: Mechanism | None = None,
     accountant: AccountantName = "planned",
@@ -171,34 +171,37 @@ def noise_multiplier_for(
     adds up.
 
     >>> budget = Budget(epsilon=1.0, delta=1e-5)
-    >>> round(noise_multiplier_for(budget, rate=1.0, steps=1), 3)
+    >>> round(noise_multiplier_for(budget, sampling_prob=1.0, steps=1), 3)
     3.731
     """
-    _validate.rate(rate=rate)
+    _validate.sampling_prob(sampling_prob=sampling_prob)
     _validate.at_least(1, steps=steps)
     _validate.choice(("planned", "adaptive"), accountant=accountant)
     solve = noise_for_plan if accountant == "planned" else renyi_noise_for_plan
-    return solve(budget, lambda noise: [(step_mechanism(rate, noise, search), steps)])
+    return solve(
+        budget, lambda noise: [(step_mechanism(sampling_prob, noise, search), steps)]
+    )
 
 
 def affordable_steps(
-    budget: Budget, *, rate: float, noise_multiplier: float, most: int
+    budget: Budget, *, sampling_prob: float, noise_multiplier: float, most: int
 ) -> int:
     """Return how many of ``most`` steps with given noise keep the budget, when planned.
 
     >>> budget = Budget(epsilon=1.0, delta=1e-5)
-    >>> affordable_steps(budget, rate=0.01, noise_multiplier=1.0, most=900)
+    >>> affordable_steps(budget, sampling_prob=0.01, noise_multiplier=1.0, most=900)
     254
     """
     _validate.at_least(1, most=most)
-    step = step_mechanism(rate, noise_multiplier)
+    step = step_mechanism(sampling_prob, noise_multiplier)
 
     def needed(steps: int) -> float:
         return planned_epsilon([(step, steps)], budget.delta)[0]
 
     if needed(1) > budget.epsilon:
         raise BudgetExceeded(
-            f"One step with noise_multiplier {noise_multiplier:g} at rate {rate:g} "
+            f"One step with noise_multiplier {noise_multiplier:g} at "
+            f"sampling_prob {sampling_prob:g} "
             f"costs epsilon {needed(1):.4g}, the budget is {budget.epsilon:g}; raise "
             "the noise or epsilon, or leave the noise to be solved. Nothing was spent."
         )
@@ -229,7 +232,7 @@ class StepBudget:
 def line_search_budget(
     budget: Budget,
     *,
-    rate: float,
+    sampling_prob: float,
     steps: int,
     search: Callable[[float], Mechanism] = AboveThreshold.laplace,
 ) -> StepBudget:
@@ -239,10 +242,10 @@ def line_search_budget(
     ``search(search_epsilon)``, gets ``search_epsilon = sqrt(2 gradient_rho)``, the
     split of Chen and Lee.
     """
-    _validate.rate(rate=rate)
+    _validate.sampling_prob(sampling_prob=sampling_prob)
     _validate.at_least(1, steps=steps)
 
     noise = renyi_noise_for_plan(
-        budget, lambda z: [(step_mechanism(rate, z, search(1 / z)), steps)]
+        budget, lambda z: [(step_mechanism(sampling_prob, z, search(1 / z)), steps)]
     )
     return StepBudget(gradient_rho=0.5 / noise**2, search_epsilon=1 / noise)

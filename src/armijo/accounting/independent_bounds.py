@@ -96,7 +96,7 @@ def _repeated(described: Described, a: Array) -> Array:
 
 def _subsampled(described: Described, a: Array) -> Array:
     """Theorem B of docs/proofs.md: the binomial sum over all terms."""
-    q = float(described["rate"])
+    q = float(described["sampling_prob"])
     if q == 1:
         return renyi(described["inner"], a)
     top = int(a.max())
@@ -285,7 +285,7 @@ def delta_of(described: Described, epsilon: float) -> float:
     For those that have a profile of their own; a Renyi curve is not one.
     """
     name = described.get("mechanism")
-    if name == "Subsampled" and described["rate"] == 1:
+    if name == "Subsampled" and described["sampling_prob"] == 1:
         return delta_of(described["inner"], epsilon)
     if name == "Gaussian":
         return _gaussian_delta(described["sensitivity"], described, epsilon)

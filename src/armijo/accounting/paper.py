@@ -45,28 +45,30 @@ def theorem3(orders: FloatArray, sigma1: float, sigma2: float) -> FloatArray:
     return np.asarray(orders, dtype=float) * (4 * v1 + v2) / (2 * v1 * v2)
 
 
-def lemma_pss(order: int, rate: float, curve: FloatArray) -> float:
+def lemma_pss(order: int, sampling_prob: float, curve: FloatArray) -> float:
     """Return the amplification lemma as printed, with its factor 3.
 
     Parameters
     ----------
     order : int
         An integer of 2 or more.
-    rate : float
+    sampling_prob : float
         Sampling probability.
     curve : array
         ``curve[l]`` is the un-amplified cost at order l.
     """
     _validate.at_least(2, order=order)
-    _validate.rate(rate=rate)
+    _validate.sampling_prob(sampling_prob=sampling_prob)
     curve = np.asarray(curve, dtype=float)
-    if rate == 1:
+    if sampling_prob == 1:
         return float(curve[order])
     terms = np.arange(2, order + 1)
     exponent = (terms - 1) * curve[2 : order + 1]
-    first = (order - 1) * math.log1p(-rate) + math.log(order * rate - rate + 1)
+    first = (order - 1) * math.log1p(-sampling_prob) + math.log(
+        order * sampling_prob - sampling_prob + 1
+    )
     factor = np.where(terms >= 3, math.log(3.0), 0.0)
-    rest = log_binomial_weights(order, rate) + exponent + factor
+    rest = log_binomial_weights(order, sampling_prob) + exponent + factor
     return float(logsumexp(np.concatenate([[first], rest]))) / (order - 1)
 
 
@@ -94,16 +96,16 @@ def printed_curve(mechanism: Mechanism, orders: FloatArray) -> FloatArray:
 
 def printed_cost(mechanism: Mechanism, orders: NDArray[np.int64]) -> FloatArray:
     """Amplify each part on its own, as Algorithm 2 prints it, and add."""
-    rate, inner = 1.0, mechanism
+    sampling_prob, inner = 1.0, mechanism
     if isinstance(mechanism, Subsampled):
-        rate, inner = mechanism.rate, mechanism.inner
+        sampling_prob, inner = mechanism.sampling_prob, mechanism.inner
     parts = inner.mechanisms if isinstance(inner, Composed) else (inner,)
     top = int(orders[-1])
     total = np.zeros(len(orders))
     for part in parts:
         curve = np.zeros(top + 1)
         curve[2:] = printed_curve(part, np.arange(2.0, top + 1))
-        total += [lemma_pss(int(order), rate, curve) for order in orders]
+        total += [lemma_pss(int(order), sampling_prob, curve) for order in orders]
     return total
 
 

@@ -122,7 +122,7 @@ class RunKey:
             or self.tag(name, facts[name]) != self._made_for.get(name)
         ]
 
-    def settle(self, charge: int, result: DigestInput) -> None:
+    def commit(self, charge: int, result: DigestInput) -> None:
         """Put the result of a step on record before anybody sees it.
 
         Raises

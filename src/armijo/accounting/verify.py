@@ -302,7 +302,10 @@ def _is_sampled(described: Any) -> bool:
         return any(map(_is_sampled, described))
     if not isinstance(described, Mapping):
         return False
-    own = described.get("mechanism") == "Subsampled" and described.get("rate") != 1
+    own = (
+        described.get("mechanism") == "Subsampled"
+        and described.get("sampling_prob") != 1
+    )
     return own or any(map(_is_sampled, described.values()))
 
 

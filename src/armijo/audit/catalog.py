@@ -37,22 +37,22 @@ SHORT = 1e-6
 
 _SEARCHED: dict[str, Any] = {
     "expected_steps": 2,
-    "grad_clip": 1.0,
+    "max_grad_norm": 1.0,
     "search_form": "difference",
     "max_tries": 2,
-    "step_max": SHORT,
+    "initial_step": SHORT,
 }
-_BOUNDED: dict[str, Any] = {"feature_norm": 1.0}
+_BOUNDED: dict[str, Any] = {"data_norm": 1.0}
 RUNS: dict[str, dict[str, Any]] = {
-    "blsgd": {**_SEARCHED, "rate": 0.5},
-    "blsgd-ac": {**_SEARCHED, "rate": 0.5},
+    "blsgd": {**_SEARCHED, "sampling_prob": 0.5},
+    "blsgd-ac": {**_SEARCHED, "sampling_prob": 0.5},
     "blgd": _SEARCHED,
-    "auto": {"steps": 1, "feature_norm": FAR},
+    "auto": {"steps": 1, "data_norm": FAR},
     # Every step takes the loss of a row to nothing or to the clip.
-    "agd": {"splits": 2, "step_max": 1.0, "grad_clip": 1.0, "loss_clip": 1.0},
-    "sgd": {"rate": 0.5, "steps": 2, "step_size": SHORT, "grad_clip": 1.0},
-    # A floor far above every gradient makes Adam linear in them.
-    "adam": {"rate": 1.0, "steps": 2, "grad_clip": 1.0, "floor": 1 / SHORT},
+    "agd": {"splits": 2, "initial_step": 1.0, "max_grad_norm": 1.0, "loss_clip": 1.0},
+    "sgd": {"sampling_prob": 0.5, "steps": 2, "step_size": SHORT, "max_grad_norm": 1.0},
+    # An eps far above every gradient makes Adam linear in them.
+    "adam": {"sampling_prob": 1.0, "steps": 2, "max_grad_norm": 1.0, "eps": 1 / SHORT},
     "outpert-rsgd": {**_BOUNDED, "epochs": 1, "batch_size": 1},
     "outpert-gd": {**_BOUNDED, "steps": 1},
     "objpert": _BOUNDED,
@@ -61,15 +61,15 @@ RUNS: dict[str, dict[str, Any]] = {
     "amp": _BOUNDED,
     "privgene": {"steps": 1},
     "hyfree": {
-        "rate": 1.0,
+        "sampling_prob": 1.0,
         "steps": 2,
-        "refresh_every": 1,
+        "reset_every": 1,
         "step_size": SHORT,
         "stability": SHORT,
         "variant": "sgd",
     },
     "sgd-tuned": {
-        "rate": 1.0,
+        "sampling_prob": 1.0,
         "steps": 1,
         "step_sizes": (SHORT,),
         "grad_clips": (1.0,),
@@ -94,7 +94,7 @@ def run_game(
 ) -> RunGame:
     """Return the game of whole runs of a method, some of its parameters changed."""
     _validate.choice(PRIVATE, method=method)
-    bounded = _BOUNDED if "feature_norm" in parameters_of(method) else {}
+    bounded = _BOUNDED if "data_norm" in parameters_of(method) else {}
     usual = RUNS.get(method, bounded)
     settings = make_method(method, {**usual, **(changed or {})})
     return RunGame(
@@ -121,7 +121,7 @@ def _tables(settings: Method[Any]) -> tuple[Table, Table]:
     """
     if settings.relation is Neighboring.REPLACE_ONE:
         return _table([[-FAR], [-FARTHER]]), _table([[-FAR], [FARTHER]])
-    if getattr(settings, "rate", 1.0) < 1:
+    if getattr(settings, "sampling_prob", 1.0) < 1:
         return _table([]), _table([[FARTHER]])
     return _table([[-FAR]]), _table([[-FAR], [FARTHER]])
 

@@ -140,11 +140,11 @@ def network_scores(
         (named, torch.ones(len(named))),
         budget,
         method=method,
-        rate=1.0,
+        sampling_prob=1.0,
         steps=_STEPS,
         n_rows=len(there) // 2,
         # A slope of one half is clipped to a tenth, and so it stays.
-        options={"grad_clip": 0.1, **options},
+        options={"max_grad_norm": 0.1, **options},
         seed=seed,
     )
     return np.asarray(model.weight.detach().numpy()[:, 0], dtype=float)
@@ -155,9 +155,14 @@ TRAINERS: dict[str, Trainer] = {
         linear_scores,
         "sgd",
         # So short a step changes no gradient: each canary is clipped in every batch.
-        {"rate": 1.0, "steps": _STEPS, "step_size": 1e-6, "grad_clip": 1.0},
+        {
+            "sampling_prob": 1.0,
+            "steps": _STEPS,
+            "step_size": 1e-6,
+            "max_grad_norm": 1.0,
+        },
     ),
-    "auto": partial(linear_scores, "auto", {"steps": _STEPS, "feature_norm": _FEATURE}),
+    "auto": partial(linear_scores, "auto", {"steps": _STEPS, "data_norm": _FEATURE}),
     "network": partial(network_scores, "sgd", {"step_size": 1e-2}),
     "network-auto": partial(network_scores, "auto", {}),
     "network-blsgd": partial(network_scores, "blsgd", {}),

@@ -101,9 +101,9 @@ class SearchGame:
             torch.tensor(_WEIGHTS, dtype=torch.float64),
             Direction(vector=torch.tensor(_DIRECTION, dtype=torch.float64)),
             mechanism=self._mechanism,
-            step_max=2.0 ** (_TRIES - 1),
+            initial_step=2.0 ** (_TRIES - 1),
             loss_clip=1.0,
-            grad_clip=_CLIP,
+            max_grad_norm=_CLIP,
             batch_size=1.0,
         )
         return _one_hot(choice.tries - 1 if choice.step_size else _TRIES)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DP-AGD: full-batch descent whose step is the private best of an even grid.
 
-Lee and Kifer (2018).  NoisyMin chooses among ``0, s, 2s, ..., step_max`` along the
+Lee and Kifer (2018).  NoisyMin chooses among ``0, s, 2s, ..., max_step`` along the
 normalized noisy gradient.  Step zero says that the direction is no descent: the
 gradient's budget then grows from rho to (1 + growth) rho, only the difference is
 bought, and all measurements are averaged by their budgets (GradAvg).
@@ -45,14 +45,14 @@ class AGDState:
 
     w: Tensor
     gradient_rho: float
-    step_max: float
+    max_step: float
     updates: int = 0
     recent_steps: tuple[float, ...] = ()
     pending: Direction | None = None
 
     def __post_init__(self) -> None:
         """Check the public number that a grid is made of."""
-        _validate.positive(step_max=self.step_max)
+        _validate.positive(max_step=self.max_step)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,15 +69,15 @@ class AGD(Method[AGDState]):
     selection : {"bounded", "pure"}
         Buy epsilon 2e with that rho, or take the printed e, for which the selection is
         still charged by its bounded range, that is a quarter of rho.
-    grad_clip, loss_clip : float
+    max_grad_norm, loss_clip : float
         Clips of gradients and losses.
-    step_max, grid_size : float, int
+    max_step, grid_size : float, int
         Largest step at first and ever, and how many positive steps the grid has.
     budget_growth : float
         A failed selection multiplies the gradient's budget by one plus this.
-    refresh_every, headroom : int, float
-        Every so many updates the largest step becomes headroom times the largest
-        recent one, at most ``step_max``.
+    reset_every, growth_cap : int, float
+        Every so many updates the largest step becomes growth_cap times the largest
+        recent one, at most ``max_step``.
     gradient_rho, search_epsilon : float or None
         First budget of a gradient, and epsilon of each selection, which never grows;
         both from calibration.
@@ -86,13 +86,13 @@ class AGD(Method[AGDState]):
     initial_split: Literal["equal", "classical"] = "equal"
     splits: int = 60
     selection: SelectionRule = "bounded"
-    grad_clip: float = 3.0
+    max_grad_norm: float = 3.0
     loss_clip: float = 3.0
-    step_max: float = 2.0
+    max_step: float = 2.0
     grid_size: int = 20
     budget_growth: float = 0.1
-    refresh_every: int = 10
-    headroom: float = 1.1
+    reset_every: int = 10
+    growth_cap: float = 1.1
     gradient_rho: float | None = solved()
     search_epsilon: float | None = solved()
 
@@ -101,17 +101,17 @@ class AGD(Method[AGDState]):
         _validate.choice(("equal", "classical"), initial_split=self.initial_split)
         _validate.choice(SELECTION_RULES, selection=self.selection)
         _validate.positive(
-            grad_clip=self.grad_clip,
+            max_grad_norm=self.max_grad_norm,
             loss_clip=self.loss_clip,
-            step_max=self.step_max,
+            max_step=self.max_step,
             budget_growth=self.budget_growth,
-            headroom=self.headroom,
+            growth_cap=self.growth_cap,
         )
         _validate.at_least(
             1,
             splits=self.splits,
             grid_size=self.grid_size,
-            refresh_every=self.refresh_every,
+            reset_every=self.reset_every,
         )
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
@@ -126,7 +126,7 @@ class AGD(Method[AGDState]):
     def init(self, w: Tensor) -> AGDState:
         """Return the first state."""
         rho = calibrated(gradient_rho=self.gradient_rho)
-        return AGDState(w=w, gradient_rho=rho, step_max=self.step_max)
+        return AGDState(w=w, gradient_rho=rho, max_step=self.max_step)
 
     def schedule(self) -> None:
         """Return None: what a selection answers decides what is charged next."""
@@ -141,7 +141,7 @@ class AGD(Method[AGDState]):
         bought = state.gradient_rho
         if state.pending is not None:
             bought *= self.budget_growth / (1 + self.budget_growth)
-        return Gaussian.from_rho(bought, self.grad_clip)
+        return Gaussian.from_rho(bought, self.max_grad_norm)
 
     def _selection(self) -> ExponentialMechanism:
         """Return NoisyMin as the exponential mechanism on scores within C/2."""
@@ -161,7 +161,7 @@ class AGD(Method[AGDState]):
         unit = total.vector / norm if norm > 0 else total.vector
         # The regularizer joins after the normalization, as in the authors' code.
         direction = unit + objective.penalty_gradient(state.w)
-        steps = [state.step_max * j / self.grid_size for j in range(self.grid_size + 1)]
+        steps = [state.max_step * j / self.grid_size for j in range(self.grid_size + 1)]
         query = objective.step_scores(state.w, direction, steps, clip=self.loss_clip)
         chosen = steps[batch.noisy_argmax(query, self._selection())]
         record = StepRecord(
@@ -171,9 +171,9 @@ class AGD(Method[AGDState]):
             direction_norm=norm / batch_size,
             gradient_rho=self._gradient(state).rho,
             search_epsilon=self.search_epsilon,
-            grad_clip=self.grad_clip,
+            max_grad_norm=self.max_grad_norm,
             loss_clip=self.loss_clip,
-            step_max=state.step_max,
+            initial_step=state.max_step,
         )
         if chosen == 0:
             grown = state.gradient_rho * (1 + self.budget_growth)
@@ -185,7 +185,7 @@ class AGD(Method[AGDState]):
     ) -> Direction:
         """Release the noisy sum of gradients, averaged with what is pending."""
         gradient = self._gradient(state)
-        query = objective.gradient_sum(state.w, clip=self.grad_clip)
+        query = objective.gradient_sum(state.w, clip=self.max_grad_norm)
         new = Direction(
             vector=torch.from_numpy(batch.noisy_sum(query, gradient)),
             noise_sq_norm=objective.size * gradient.noise_scale**2,
@@ -198,14 +198,14 @@ class AGD(Method[AGDState]):
     def _moved(self, state: AGDState, direction: Tensor, chosen: float) -> AGDState:
         """Move by a positive step and refresh the grid when it is due."""
         steps = (*state.recent_steps, chosen)
-        step_max, updates = state.step_max, state.updates + 1
-        if updates % self.refresh_every == 0:
-            step_max = min(self.headroom * max(steps), self.step_max)
+        max_step, updates = state.max_step, state.updates + 1
+        if updates % self.reset_every == 0:
+            max_step = min(self.growth_cap * max(steps), self.max_step)
             steps = ()
         return AGDState(
             w=state.w - chosen * direction,
             gradient_rho=state.gradient_rho,
-            step_max=step_max,
+            max_step=max_step,
             updates=updates,
             recent_steps=steps,
         )

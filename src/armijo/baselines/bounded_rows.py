@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One release on rows within a public norm: what output and objective noise stand on.
 
-A row is scaled down to ``feature_norm`` R, the constant feature is appended, and all is
+A row is scaled down to ``data_norm`` R, the constant feature is appended, and all is
 divided by ``sqrt(R^2 + 1)`` and multiplied by its label: what a method sees are vectors
 z of norm one at most, and losses ``l(w.z)`` of slope one at most.  It is a map of each
 row on its own, so neighbors stay neighbors: rows come on their lattices, in CSR with no
@@ -115,19 +115,19 @@ class OneShot(Method[OneShotState]):
 class BoundedRows:
     """The map from private rows to vectors in the unit ball, and back for weights.
 
-    >>> BoundedRows(feature_norm=1.0, fit_intercept=False).radius
+    >>> BoundedRows(data_norm=1.0, fit_intercept=False).radius
     1.0
     """
 
-    feature_norm: float
+    data_norm: float
     fit_intercept: bool
 
     @property
     def radius(self) -> float:
         """The norm that a row with its constant feature may have."""
         if not self.fit_intercept:
-            return self.feature_norm
-        return math.hypot(self.feature_norm, 1.0)
+            return self.data_norm
+        return math.hypot(self.data_norm, 1.0)
 
     def signed(self, rows: Rows) -> Matrix:
         """Return the vectors ``y (x, 1) / radius``, dense or CSR, in float64.
@@ -142,14 +142,14 @@ class BoundedRows:
         kept = np.isfinite(norms) & (np.abs(labels) == 1)
         sign = np.where(kept, labels, 0.0) * (room / self.radius)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            factor = np.where(kept, np.minimum(self.feature_norm / norms, 1.0), 0.0)
+            factor = np.where(kept, np.minimum(self.data_norm / norms, 1.0), 0.0)
         constant = sign[:, None] if self.fit_intercept else np.empty((rows.size, 0))
         if sparse.issparse(rows.X):
             return _sparse(rows.X, factor * sign, constant, kept)
         return _dense(rows.X, factor * sign, constant, kept)
 
     def unscaled(self, w: FloatArray) -> FloatArray:
-        """Return weights for rows clipped to ``feature_norm`` with a constant one."""
+        """Return weights for rows clipped to ``data_norm`` with a constant one."""
         return np.asarray(w / self.radius)
 
 
@@ -204,7 +204,7 @@ class BoundedRelease(OneShot):
 
     Attributes
     ----------
-    feature_norm : float
+    data_norm : float
         Public bound on the norm of a row without its constant feature; longer rows are
         scaled down to it.  There is no default, and it is never read from the data.
     """
@@ -213,27 +213,27 @@ class BoundedRelease(OneShot):
     smooth: ClassVar[bool] = True
     method: ClassVar[str] = ""
 
-    feature_norm: float | None = None
+    data_norm: float | None = None
 
     def __post_init__(self) -> None:
-        if self.feature_norm is None:
+        if self.data_norm is None:
             raise ValueError(
-                f"Method {self.method!r} asks for feature_norm, a public bound on the "
+                f"Method {self.method!r} asks for data_norm, a public bound on the "
                 "norm of a row (longer rows are scaled down to it); it is never read "
                 "from the data. Give one, such as 1.0. Nothing was spent."
             )
-        _validate.positive(feature_norm=self.feature_norm)
+        _validate.positive(data_norm=self.data_norm)
 
     @property
-    def row_bound(self) -> float | None:
+    def prediction_norm(self) -> float | None:
         """The norm to which rows are clipped in training, hence also to predict."""
-        return self.feature_norm
+        return self.data_norm
 
     @property
     def rows(self) -> BoundedRows:
         """The map of the rows into the unit ball."""
-        if self.feature_norm is None:
-            raise ValueError("Expected feature_norm, got None.")
+        if self.data_norm is None:
+            raise ValueError("Expected data_norm, got None.")
         return BoundedRows(
-            feature_norm=self.feature_norm, fit_intercept=self.objective.fit_intercept
+            data_norm=self.data_norm, fit_intercept=self.objective.fit_intercept
         )

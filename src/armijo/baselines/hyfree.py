@@ -81,18 +81,18 @@ class HyFree(Method[HyFreeState]):
     ``step_change`` (infinite).  Here that fails: normalized gradients of rows that are
     right already outvote the others, losses at 1e-4 differ by less than their noise,
     and a step that follows noise shrinks.  A clip of the losses at the mean loss itself
-    (``headroom=1``) falls with each fit, as the mean of clipped losses is below it.
+    (``growth_cap=1``) falls with each fit, as the mean of clipped losses is below it.
 
     Attributes
     ----------
-    rate, steps : float, int
+    sampling_prob, steps : float, int
         Poisson sampling probability and number of batches.
     step_size, loss_clip : float
         Values before the first fit; the step defaults to the optimizer's, 0.1 or 1.
-    refresh_every, points : int
+    reset_every, points : int
         K, the batches from one fit to the next, and the losses of a fit.  They lie at
         multiples of the step, as many behind as ahead.
-    headroom : float
+    growth_cap : float
         The next clip of the losses is so many times the loss last released.
     step_change : float
         The most by which one fit multiplies or divides the step.
@@ -108,13 +108,13 @@ class HyFree(Method[HyFreeState]):
         Noise of the gradients, from calibration.
     """
 
-    rate: float = 0.1
+    sampling_prob: float = 0.1
     steps: int = 50
     step_size: float | None = None
     loss_clip: float = 1.0
-    refresh_every: int = 5
+    reset_every: int = 5
     points: int = 3
-    headroom: float = 3.0
+    growth_cap: float = 3.0
     step_change: float = 2.0
     significance: float = 1.0
     stability: float = 1.0
@@ -123,14 +123,14 @@ class HyFree(Method[HyFreeState]):
     noise_multiplier: float | None = solved()
 
     def __post_init__(self) -> None:
-        _validate.rate(rate=self.rate)
-        _validate.at_least(1, steps=self.steps, refresh_every=self.refresh_every)
+        _validate.sampling_prob(sampling_prob=self.sampling_prob)
+        _validate.at_least(1, steps=self.steps, reset_every=self.reset_every)
         _validate.at_least(3, points=self.points)
         _validate.choice(("adam", "sgd"), variant=self.variant)
         _validate.positive(
             step_size=1.0 if self.step_size is None else self.step_size,
             loss_clip=self.loss_clip,
-            headroom=self.headroom,
+            growth_cap=self.growth_cap,
             stability=self.stability,
         )
         _validate.non_negative(significance=self.significance)
@@ -153,10 +153,10 @@ class HyFree(Method[HyFreeState]):
     def base(self) -> DPSGD:
         """What turns gradients into directions: its own step is one."""
         return (DPAdam if self.variant == "adam" else DPSGD)(
-            rate=self.rate,
+            sampling_prob=self.sampling_prob,
             steps=self.steps,
             step_size=1.0,
-            grad_clip=1.0,  # gradients are normalized
+            max_grad_norm=1.0,  # gradients are normalized
             noise_multiplier=calibrated(noise_multiplier=self.noise_multiplier),
         )
 
@@ -169,7 +169,7 @@ class HyFree(Method[HyFreeState]):
         ``steps / sigma^2 = steps / (growth sigma)^2 + fits points / loss_noise^2``.
         """
         noise = calibrated(noise_multiplier=self.noise_multiplier)
-        fits = math.ceil(self.steps / self.refresh_every)
+        fits = math.ceil(self.steps / self.reset_every)
         share = (self.noise_growth**2 - 1) * self.steps / (fits * self.points)
         return Gaussian(
             noise_scale=noise / math.sqrt(share), sensitivity=math.sqrt(self.points)
@@ -198,12 +198,15 @@ class HyFree(Method[HyFreeState]):
 
     def _fits(self, update: int) -> bool:
         """Say whether the step is fitted at this update."""
-        return update % self.refresh_every == 0
+        return update % self.reset_every == 0
 
     def _batch(self, update: int) -> BatchPlan:
         """Return the plan of one batch."""
         losses = (self.losses,) if self._fits(update) else ()
-        return BatchPlan(mechanisms=(self.base.gradient, *losses), rate=self.base.rate)
+        return BatchPlan(
+            mechanisms=(self.base.gradient, *losses),
+            sampling_prob=self.base.sampling_prob,
+        )
 
     def step(
         self,
@@ -226,7 +229,7 @@ class HyFree(Method[HyFreeState]):
             tries=self.points if fits else 0,
             direction_norm=float(direction.norm()),
             gradient_rho=self.base.gradient.rho,
-            grad_clip=self.base.gradient.sensitivity,
+            max_grad_norm=self.base.gradient.sensitivity,
             loss_clip=state.loss_clip,
         )
         w = state.w - turned.step_size * direction
@@ -268,5 +271,5 @@ class HyFree(Method[HyFreeState]):
             factor = min(max(factor, 1 / self.step_change), self.step_change)
             state = replace(state, step_size=factor * state.step_size)
         # Noise can take a loss below zero, where no clip is: the old one stays.
-        level = self.headroom * float(losses[middle])
+        level = self.growth_cap * float(losses[middle])
         return replace(state, loss_clip=level) if 0 < level < math.inf else state

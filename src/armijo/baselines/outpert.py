@@ -169,7 +169,7 @@ class OutpertGD(BoundedRelease):
 @lru_cache
 def single_release_noise(budget: Budget) -> float:
     """Return noise over sensitivity of one Gaussian release, as it is accounted."""
-    return noise_multiplier_for(budget, rate=1.0, steps=1)
+    return noise_multiplier_for(budget, sampling_prob=1.0, steps=1)
 
 
 def longest_step(problem: Problem) -> float:

@@ -347,7 +347,7 @@ class PrivGene(Method[Any]):
         _validate.choice(("simplified", "original"), variant=self.variant)
         _validate.choice(SELECTION_RULES, selection=self.selection)
         _validate.positive(step_size=self.step_size)
-        _validate.rate(step_decay=self.step_decay)
+        _validate.sampling_prob(step_decay=self.step_decay)
         if not isinstance(self.exchange, bool):
             raise ValueError(
                 f"Expected exchange to be True or False, got {self.exchange!r}."

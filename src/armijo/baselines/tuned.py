@@ -88,7 +88,7 @@ class TunedState:
 
     w: Tensor
     step_size: float | None = None
-    grad_clip: float | None = None
+    max_grad_norm: float | None = None
     score: float | None = None
 
 
@@ -98,7 +98,7 @@ class TunedSGD(Method[TunedState]):
 
     Attributes
     ----------
-    rate, steps : float, int
+    sampling_prob, steps : float, int
         Sampling probability and batches of each run.
     step_sizes, grad_clips : sequence of float
         What is tried, all pairs equally likely.
@@ -112,7 +112,7 @@ class TunedSGD(Method[TunedState]):
         which each run stays all the more; both from calibration.
     """
 
-    rate: float = 0.1
+    sampling_prob: float = 0.1
     steps: int = 50
     step_sizes: Sequence[float] = (0.1, 0.3, 1.0, 3.0)
     grad_clips: Sequence[float] = (0.3, 1.0, 3.0)
@@ -122,7 +122,7 @@ class TunedSGD(Method[TunedState]):
     budget: Budget = solved()
 
     def __post_init__(self) -> None:
-        _validate.rate(rate=self.rate)
+        _validate.sampling_prob(sampling_prob=self.sampling_prob)
         _validate.at_least(1, steps=self.steps)
         for name in ("step_sizes", "grad_clips"):
             values = getattr(self, name)
@@ -154,10 +154,11 @@ class TunedSGD(Method[TunedState]):
     def score(self) -> Gaussian:
         """The release of the number of rows that a run gets right.
 
-        One batch is worth about ``(rate / noise)^2 / 2`` (exactly so at rate 1).
+        One batch is worth about ``(sampling_prob / noise)^2 / 2``, exactly so
+        for batches of all rows.
         """
         noise = calibrated(noise_multiplier=self.noise_multiplier)
-        one_run = math.sqrt(self.steps) * self.rate / noise
+        one_run = math.sqrt(self.steps) * self.sampling_prob / noise
         shares = (1 - self.score_share) / self.score_share
         return Gaussian(noise_scale=math.sqrt(shares) / one_run)
 
@@ -165,7 +166,7 @@ class TunedSGD(Method[TunedState]):
     def mechanism(self) -> RepeatAndSelect:
         """What the whole search is charged as."""
         noise = calibrated(noise_multiplier=self.noise_multiplier)
-        batch = Subsampled(Gaussian(noise_scale=noise), self.rate)
+        batch = Subsampled(Gaussian(noise_scale=noise), self.sampling_prob)
         run = Composed((Repeated(batch, self.steps), self.score))
         return RepeatAndSelect(run, mean=float(self.repetitions))
 
@@ -201,7 +202,7 @@ class TunedSGD(Method[TunedState]):
             step_size=best.step_size,
             gradients=None,
             gradient_rho=0.5 / calibrated(noise_multiplier=self.noise_multiplier) ** 2,
-            grad_clip=best.grad_clip,
+            max_grad_norm=best.max_grad_norm,
         )
         return best, record
 
@@ -221,7 +222,7 @@ class TunedSGD(Method[TunedState]):
         w = [state.w for state, _ in run][-1]
         score = self._scored(data, objective, w)
         return score, TunedState(
-            w=w, step_size=sgd.step_size, grad_clip=sgd.grad_clip, score=score
+            w=w, step_size=sgd.step_size, max_grad_norm=sgd.max_grad_norm, score=score
         )
 
     def _drawn(self, bits: BitSource) -> DPSGD:
@@ -229,10 +230,10 @@ class TunedSGD(Method[TunedState]):
         step_size = self.step_sizes[_uniform(len(self.step_sizes), bits)]
         clip = self.grad_clips[_uniform(len(self.grad_clips), bits)]
         return DPSGD(
-            rate=self.rate,
+            sampling_prob=self.sampling_prob,
             steps=self.steps,
             step_size=step_size,
-            grad_clip=clip,
+            max_grad_norm=clip,
             noise_multiplier=self.noise_multiplier,
         )
 

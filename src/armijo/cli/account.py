@@ -71,7 +71,7 @@ def _search(
 
 def account(
     *,
-    rate: Rate,
+    sampling_prob: Rate,
     noise_multiplier: Annotated[
         float, typer.Option(help="Noise over the clip of the gradient sum.")
     ],
@@ -86,9 +86,9 @@ def account(
 ) -> None:
     """Tell the epsilon of a number of noisy steps."""
     _validate.choice(("sound", "paper"), accounting=accounting)
-    _validate.rate(rate=rate)
+    _validate.sampling_prob(sampling_prob=sampling_prob)
     search = _search(search_epsilon, search_rho, max_tries)
-    step = step_mechanism(rate, noise_multiplier, search)
+    step = step_mechanism(sampling_prob, noise_multiplier, search)
     result: dict[str, object]
     if accounting == "paper":
         from armijo.accounting.paper import BROKEN_PREMISES, printed_epsilon
@@ -111,7 +111,7 @@ def account(
         "accountant": accountant,
         "relation": "add-remove",
         "guarantee": not premises,
-        "rate": rate,
+        "sampling_prob": sampling_prob,
         "noise_multiplier": noise_multiplier,
         "steps": steps,
         "search_epsilon": search_epsilon,
@@ -126,7 +126,7 @@ def calibrate(
     *,
     epsilon: Annotated[float, typer.Option(help="The epsilon of the guarantee.")],
     delta: Delta,
-    rate: Rate,
+    sampling_prob: Rate,
     steps: Steps,
     search_epsilon: SearchEpsilon = None,
     search_rho: SearchRho = None,
@@ -139,10 +139,10 @@ def calibrate(
     search = _search(search_epsilon, search_rho, max_tries)
     name: AccountantName = "adaptive" if adaptive else "planned"
     noise = noise_multiplier_for(
-        budget, rate=rate, steps=steps, search=search, accountant=name
+        budget, sampling_prob=sampling_prob, steps=steps, search=search, accountant=name
     )
     reached, accountant = epsilon_of(
-        step_mechanism(rate, noise, search), steps, delta, accountant=name
+        step_mechanism(sampling_prob, noise, search), steps, delta, accountant=name
     )
     result = {
         "noise_multiplier": noise,
@@ -152,7 +152,7 @@ def calibrate(
         "delta": delta,
         "accountant": accountant,
         "relation": "add-remove",
-        "rate": rate,
+        "sampling_prob": sampling_prob,
         "steps": steps,
     }
     emit(result, title="Noise for the budget", as_json=json)

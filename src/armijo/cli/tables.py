@@ -88,7 +88,7 @@ def fit(
     method: Annotated[
         str, typer.Option(help="The algorithm: `armijo methods` lists them.")
     ] = "auto",
-    rate: Annotated[
+    sampling_prob: Annotated[
         float | None, typer.Option(help="Sampling ratio, where the method samples.")
     ] = None,
     expected_steps: Annotated[
@@ -102,7 +102,7 @@ def fit(
         str | None,
         typer.Option(help='Line search: "difference" (default) or "loss".'),
     ] = None,
-    feature_norm: Annotated[
+    data_norm: Annotated[
         float | None,
         typer.Option(help="Public bound on a row's norm, where the method asks."),
     ] = None,
@@ -140,10 +140,10 @@ def fit(
 
     _validate.at_least(0, insecure_seed=insecure_seed or 0)
     asked = {
-        "rate": rate,
+        "sampling_prob": sampling_prob,
         "expected_steps": expected_steps,
         "search_form": search_form,
-        "feature_norm": feature_norm,
+        "data_norm": data_norm,
     }
     parameters = {
         "epsilon": epsilon,
@@ -289,9 +289,9 @@ def show(
     json: AsJson = False,
 ) -> None:
     """Show guarantee, ledger and model of a run, and whether it verifies."""
-    from armijo.jobs.show import describe_run
+    from armijo.jobs.show import summarize_run
 
-    described: dict[str, Any] = describe_run(folder)
+    described: dict[str, Any] = summarize_run(folder)
     emit(described, title=f"Run in {folder}", as_json=json)
     if described["faults"]:
         fail("; ".join(described["faults"]))

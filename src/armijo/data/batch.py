@@ -63,21 +63,21 @@ _HELPED_FROM = 1 << 21
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPlan:
-    """All that will be done on one Poisson batch of rate ``rate`` (1: all rows)."""
+    """All that will be done on one Poisson batch (probability 1: on all rows)."""
 
     mechanisms: tuple[Mechanism, ...]
-    rate: float = 1.0
+    sampling_prob: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check rate and mechanisms."""
-        _validate.rate(rate=self.rate)
+        """Check sampling probability and mechanisms."""
+        _validate.sampling_prob(sampling_prob=self.sampling_prob)
         Composed(self.mechanisms)
 
     @property
     def mechanism(self) -> Subsampled:
         """The one mechanism that the batch is charged for."""
         inner = self.mechanisms[0] if len(self.mechanisms) == 1 else None
-        return Subsampled(inner or Composed(self.mechanisms), self.rate)
+        return Subsampled(inner or Composed(self.mechanisms), self.sampling_prob)
 
 
 class PrivateBatch:
@@ -99,12 +99,12 @@ class PrivateBatch:
         plan: BatchPlan,
         randomness: Randomness,
         moves: int = 1,
-        team: ProcessGroup | None = None,
+        group: ProcessGroup | None = None,
         number: int = 0,
     ) -> None:
         self.number = number
         self._rows = rows
-        self._team = team or SingleProcess()
+        self._group = group or SingleProcess()
         self._moves = moves
         self._unused = list(plan.mechanisms)
         self._plan = plan
@@ -139,9 +139,9 @@ class PrivateBatch:
             return self._noisy_certified(contributions, query.bound, mechanism)
         if mechanism.noise_scale == 0:  # nothing to protect by a lattice
             plain = fixed_point.plain_vector_sum(contributions, query.bound)
-            return self._team.total(torch.from_numpy(plain))
+            return self._group.total(torch.from_numpy(plain))
         exact = vector_total(
-            self._team, fixed_point.vector_sum(contributions, query.bound)
+            self._group, fixed_point.vector_sum(contributions, query.bound)
         )
         # Noise for the mechanism's sensitivity, in steps of this query's own lattice.
         relative = mechanism.noise_scale / query.bound
@@ -155,7 +155,7 @@ class PrivateBatch:
             self._each_noise(scale, exact.size, put)
             return torch.from_numpy(found)
 
-        return self._team.broadcast(noisy, torch.from_numpy(found))
+        return self._group.broadcast(noisy, torch.from_numpy(found))
 
     def _with_norms(self, contributions: Contributions) -> Contributions:
         """Return outer products with the norms of their rows, if these are known."""
@@ -177,12 +177,12 @@ class PrivateBatch:
         Noise is for ``1 + SLACK`` bounds, which an example's integers may reach.
         """
         if mechanism.noise_scale == 0:  # nothing to protect by a lattice
-            return self._team.total(summed.plain())
+            return self._group.total(summed.plain())
         relative = mechanism.noise_scale / bound
         bits = release_bits(relative)
         total = summed.integers(bits)
-        if not isinstance(self._team, SingleProcess):
-            total = self._team.total(total.long())
+        if not isinstance(self._group, SingleProcess):
+            total = self._group.total(total.long())
         scale, unit = noise_steps(relative, bits), bound * 2.0**-bits
         if scale > EXACT_NOISE:
             total = total.long()
@@ -201,7 +201,7 @@ class PrivateBatch:
             self._each_noise(scale, len(steps), put)
             return found.to(total.device)
 
-        return self._team.broadcast(noisy, found.to(total.device))
+        return self._group.broadcast(noisy, found.to(total.device))
 
     def _each_noise(self, scale: int, size: int, use: UseNoise) -> None:
         """Hand integers of the given scale to ``use``, block by block."""
@@ -234,9 +234,9 @@ class PrivateBatch:
             exact = fixed_point.number_sum(query.contributions(self._rows), query.bound)
             public = round(query.offset / query.bound * fixed_point.STEPS)
             noise = int(noises[index % _NOISE_BLOCK])
-            known = number_total(self._team, exact) + public
+            known = number_total(self._group, exact) + public
             passes = known + noise >= noisy_threshold
-            if self._team.broadcast_bool(partial(bool, passes)):
+            if self._group.broadcast_bool(partial(bool, passes)):
                 return index
         return None
 
@@ -247,8 +247,8 @@ class PrivateBatch:
         for index, query in enumerate(islice(queries, cap)):
             values = fixed_point.clipped(query.contributions(self._rows), query.bound)
             exact = torch.tensor([float(values.sum())], dtype=torch.float64)
-            passes = float(self._team.total(exact)[0]) + query.offset >= 0
-            if self._team.broadcast_bool(partial(bool, passes)):
+            passes = float(self._group.total(exact)[0]) + query.offset >= 0
+            if self._group.broadcast_bool(partial(bool, passes)):
                 return index
         return None
 
@@ -307,7 +307,7 @@ class PrivateBatch:
         The gate refuses most of it by the type of its mechanism; a Gaussian might have
         been meant for a sum.
         """
-        if not isinstance(self._team, SingleProcess):
+        if not isinstance(self._group, SingleProcess):
             raise ValueError(
                 f"Expected one process for {what}, got several; run it without "
                 "torchrun, or use a method that sums over rows. The batch stays "

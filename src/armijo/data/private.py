@@ -44,12 +44,12 @@ class PrivateDataset:
         Labels.
     n_rows : int
         The *public* number of rows, from configuration: the divisor of averages is
-        ``rate * n_rows``, never the number of rows that is found.
+        ``sampling_prob * n_rows``, never the number of rows that is found.
     accountant : Accountant
         Charged before every batch.
     randomness : armijo.noise.Randomness or None
         None draws from the operating system's cryptographic generator.
-    team : ProcessGroup or None
+    group : ProcessGroup or None
         The processes that hold the rows together; None is this one alone.
     """
 
@@ -61,13 +61,13 @@ class PrivateDataset:
         n_rows: int,
         accountant: Accountant,
         randomness: Randomness | None = None,
-        team: ProcessGroup | None = None,
+        group: ProcessGroup | None = None,
     ) -> None:
         _validate.at_least(1, n_rows=n_rows)
         self.n_rows = n_rows
         self.accountant = accountant
         self._randomness = randomness or Randomness()
-        self._team = team or SingleProcess()
+        self._group = group or SingleProcess()
         self._source = X if _is_source(X) else ArrayRows(X, y)
         self._length = len(self._source)
         if self._randomness.deterministic and accountant.guarantee.holds:
@@ -76,9 +76,9 @@ class PrivateDataset:
                 "the randomness comes from a seed; a seeded run has no guarantee."
             )
 
-    def expected_batch_size(self, rate: float) -> float:
-        """Return the public divisor ``rate * n_rows``."""
-        return rate * self.n_rows
+    def expected_batch_size(self, sampling_prob: float) -> float:
+        """Return the public divisor ``sampling_prob * n_rows``."""
+        return sampling_prob * self.n_rows
 
     def affords(self, plan: BatchPlan) -> bool:
         """Say whether :meth:`open` would be paid."""
@@ -95,15 +95,15 @@ class PrivateDataset:
         if self._relation is Neighboring.REPLACE_ONE:
             _refuse_replace_one(plan)
         refuse_unsampleable(plan)
-        if not isinstance(self._team, SingleProcess):
+        if not isinstance(self._group, SingleProcess):
             _refuse_apart(plan)
         self._refuse_changed_length()
         number = self._charge(plan, label)
         randomness = self._randomness.of_charge(number)
-        rows = self._sample(plan.rate, randomness)
+        rows = self._sample(plan.sampling_prob, randomness)
         # Exchanging a row takes one contribution out and puts another in.
         moves = 2 if self._relation is Neighboring.REPLACE_ONE else 1
-        return PrivateBatch(rows, plan, randomness, moves, self._team, number)
+        return PrivateBatch(rows, plan, randomness, moves, self._group, number)
 
     def _charge(self, plan: BatchPlan, label: str) -> int:
         """Pay, and return the number of the charge.
@@ -111,9 +111,9 @@ class PrivateDataset:
         With several processes the lead pays, before anybody samples; the others count
         the same charge in memory, so that all know where the run is.
         """
-        if isinstance(self._team, SingleProcess):
+        if isinstance(self._group, SingleProcess):
             return self.accountant.charge(plan.mechanism, label=label)
-        self._team.assert_same("plan of a batch", repr(plan))
+        self._group.assert_same("plan of a batch", repr(plan))
         number = 0
 
         def lead_paid() -> bool:
@@ -123,12 +123,12 @@ class PrivateDataset:
             number = self.accountant.charge(plan.mechanism, label=label)
             return True
 
-        if not self._team.broadcast_bool(lead_paid):
+        if not self._group.broadcast_bool(lead_paid):
             raise BudgetExceeded(
                 "The lead's accountant refuses the next batch; the run ends here. "
                 "Nothing was spent by this request."
             )
-        if not self._team.is_main:
+        if not self._group.is_main:
             number = self.accountant.charge(plan.mechanism, label=label)
         return number
 
@@ -149,12 +149,12 @@ class PrivateDataset:
         """The neighboring relation of the run."""
         return self.accountant.guarantee.relation
 
-    def _sample(self, rate: float, randomness: Randomness) -> Rows:
+    def _sample(self, sampling_prob: float, randomness: Randomness) -> Rows:
         """Draw each row independently; an empty batch is a batch like any other."""
         index = None
-        if rate < 1:
+        if sampling_prob < 1:
             bits = randomness.stream("sampling")
-            index = poisson_sample(self._length, rate, bits)
+            index = poisson_sample(self._length, sampling_prob, bits)
         X, y, blank = self._source.take(index)
         if isinstance(self._source, ArrayRows):
             norms = partial(self._source.norms, index, X)
@@ -194,11 +194,11 @@ def _is_source(X: Any) -> bool:
 def _refuse_replace_one(plan: BatchPlan) -> None:
     """Refuse what is proved for one row more or less only."""
     search = any(isinstance(part, AboveThreshold) for part in plan.mechanisms)
-    if plan.rate < 1 or search:
+    if plan.sampling_prob < 1 or search:
         raise ValueError(
             "Expected the add-remove or zero-out relation, got replace-one: Poisson "
             "amplification and AboveThreshold are proved for one row more or less. "
-            "Use all rows (rate 1) and no search."
+            "Use all rows (sampling_prob 1) and no search."
         )
 
 

@@ -195,15 +195,15 @@ class TorchProcessGroup:
         return travels.to(vector.device)
 
 
-def number_total(team: ProcessGroup, number: int) -> int:
+def number_total(group: ProcessGroup, number: int) -> int:
     """Return the sum of everybody's integer."""
-    if isinstance(team, SingleProcess):
+    if isinstance(group, SingleProcess):
         return number
-    return int(team.total(torch.tensor([number], dtype=torch.int64))[0])
+    return int(group.total(torch.tensor([number], dtype=torch.int64))[0])
 
 
-def vector_total(team: ProcessGroup, vector: NDArray[np.int64]) -> NDArray[np.int64]:
+def vector_total(group: ProcessGroup, vector: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the sum of everybody's integers."""
-    if isinstance(team, SingleProcess):
+    if isinstance(group, SingleProcess):
         return vector
-    return team.total(torch.from_numpy(vector)).numpy()
+    return group.total(torch.from_numpy(vector)).numpy()

@@ -48,7 +48,7 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
         One row of released values for each batch.
     n_iter_ : int
         Number of batches.
-    feature_norm_ : float or None
+    data_norm_ : float or None
         The norm to which rows are scaled down before a score, if the method did so.
     """
 
@@ -115,7 +115,7 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
         labels = self._encoded(y)
         watch = None
         if self.leaky_diagnostics:
-            bound = settings.method.row_bound
+            bound = settings.method.prediction_norm
             watch = LeakyDiagnostics(X, labels, settings.objective, bound)
         result = train(
             X, labels, settings, callback=self.callback, watch=watch, resume=resume
@@ -167,7 +167,7 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
         records = [record.to_dict() for record in result.records]
         self.history_ = pd.DataFrame(records, columns=names)
         self.n_iter_ = len(result.records)
-        self.feature_norm_ = settings.method.row_bound
+        self.data_norm_ = settings.method.prediction_norm
 
     def _refuse_warm_start(self) -> None:
         """Say why a warm start cannot be had."""
@@ -235,7 +235,7 @@ class PrivateLinearClassifier(ClassifierMixin, MethodParameters):
         X = validate_data(
             self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False
         )
-        X = clipped_rows(X, self.feature_norm_)
+        X = clipped_rows(X, self.data_norm_)
         scores = np.asarray(X @ self.coef_.T + self.intercept_, dtype=np.float64)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 

@@ -30,9 +30,9 @@ class Setting:
     """One setting of DP-SGD; ``step_size=None`` is the method's own."""
 
     step_size: float | None = None
-    grad_clip: float = 3.0
+    max_grad_norm: float = 3.0
     steps: int = 50
-    rate: float = 0.1
+    sampling_prob: float = 0.1
 
 
 def setting_grid(
@@ -48,7 +48,7 @@ def setting_grid(
     24
     """
     return tuple(
-        Setting(step_size=s, grad_clip=c, steps=t, rate=q)
+        Setting(step_size=s, max_grad_norm=c, steps=t, sampling_prob=q)
         for s, c, t, q in product(step_sizes, grad_clips, steps, rates)
     )
 

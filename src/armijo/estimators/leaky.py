@@ -26,7 +26,7 @@ class LeakyDiagnostics:
         The rows, and labels as the objective takes them.
     objective : LinearObjective
         The unclipped objective.
-    row_bound : float or None
+    data_norm : float or None
         The norm to which the method scales rows down.
     """
 
@@ -35,13 +35,13 @@ class LeakyDiagnostics:
         X: Matrix,
         y: NDArray[Any],
         objective: LinearObjective,
-        row_bound: float | None,
+        data_norm: float | None,
     ) -> None:
         y = np.asarray(y)
         known = np.flatnonzero(np.isfinite(y) if objective.outputs == 1 else y >= 0)
         if known.size < len(y):  # blank rows have no loss
             X, y = X[known], y[known]
-        self._X, self._y = clipped_rows(X, row_bound), torch.from_numpy(y)
+        self._X, self._y = clipped_rows(X, data_norm), torch.from_numpy(y)
         self._objective = objective
         self._values: list[dict[str, float]] = []
 

@@ -40,10 +40,10 @@ def draw_steps(ax: Any, history: pd.DataFrame) -> None:
             label="chosen step size",
         )
         ax.set_yscale("log")
-    if history["step_max"].notna().any():
+    if history["initial_step"].notna().any():
         ax.plot(
             history["batch"],
-            history["step_max"],
+            history["initial_step"],
             color=GRAY,
             lw=1,
             label="first candidate",

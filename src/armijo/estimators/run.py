@@ -274,7 +274,7 @@ class _Progress:
 
     def add(self, state: State, record: StepRecord) -> None:
         """Take a finished step, before anybody else sees it."""
-        self._keyed.settle(state, record)
+        self._keyed.commit(state, record)
         refuse_diverged(state, record)  # which is seen, hence after it was settled
         streams = self._last.randomness
         if self.randomness.deterministic:

@@ -37,7 +37,7 @@ class Solution:
         Passes over the rows of a batch; None where the number depends on the rows.
     records : tuple of StepRecord
         The released values of each batch.
-    row_bound : float or None
+    data_norm : float or None
         The norm to which rows are to be scaled down before a score.
     """
 
@@ -46,7 +46,7 @@ class Solution:
     gradient_evaluations: int | None
     objective_evaluations: int
     records: tuple[StepRecord, ...]
-    row_bound: float | None
+    data_norm: float | None
 
     @property
     def guarantee(self) -> Guarantee:
@@ -164,5 +164,5 @@ def solve(
         ),
         objective_evaluations=sum(record.tries for record in result.records),
         records=tuple(result.records),
-        row_bound=settings.row_bound,
+        data_norm=settings.prediction_norm,
     )

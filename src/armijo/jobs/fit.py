@@ -231,7 +231,7 @@ def _model(
         schema=schema,
         privacy=estimator.privacy_.to_dict(),
         created_by=f"armijo {__version__}",
-        feature_norm=estimator.feature_norm_,
+        data_norm=estimator.data_norm_,
     )
 
 

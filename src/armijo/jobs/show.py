@@ -14,7 +14,7 @@ from armijo.tables import load_model
 from armijo.tables.cells import shown
 
 
-def describe_run(folder: str | os.PathLike[str]) -> dict[str, object]:
+def summarize_run(folder: str | os.PathLike[str]) -> dict[str, object]:
     """Return guarantee, charges and model of a run, as JSON values.
 
     The run is verified as :func:`armijo.jobs.verify.verify_run` does it; an unfinished

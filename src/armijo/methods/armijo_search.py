@@ -48,14 +48,14 @@ class ArmijoSearch:
         Most candidates (``max_it``); part of the mechanism.
     form : {"loss", "difference"}
         Clip both losses to ``loss_clip`` as printed, or clip the *difference* to the
-        public ``eta * grad_clip * ||g||``, which is far smaller for small steps.
+        public ``eta * max_grad_norm * ||g||``, which is far smaller for small steps.
     subtract_noise : bool
         Whether the public noise energy ``d sigma^2 / L^2`` is subtracted from
         ``||g||^2`` in the Armijo term.
     armijo : {"scaled", "literal"}
         Armijo term on the scale of the sum (times L), or as literally printed.
     fallback : bool
-        Whether a search without success returns ``shrink^max_tries * step_max``
+        Whether a search without success returns ``shrink^max_tries * initial_step``
         (network mode) instead of zero.
     """
 
@@ -81,9 +81,9 @@ class ArmijoSearch:
             return AboveThreshold.laplace(search_epsilon, self.max_tries)
         return AboveThreshold.gaussian(search_epsilon**2 / 2, self.max_tries)
 
-    def candidates(self, step_max: float) -> list[float]:
+    def candidates(self, initial_step: float) -> list[float]:
         """Return the step sizes in the order in which they are tried."""
-        return [step_max * self.shrink**i for i in range(self.max_tries)]
+        return [initial_step * self.shrink**i for i in range(self.max_tries)]
 
     def choose(
         self,
@@ -93,13 +93,13 @@ class ArmijoSearch:
         direction: Direction,
         *,
         mechanism: AboveThreshold,
-        step_max: float,
+        initial_step: float,
         loss_clip: float,
-        grad_clip: float,
+        max_grad_norm: float,
         batch_size: float,
     ) -> StepChoice:
         """Search on an open batch; ``batch_size`` is the public expected one."""
-        steps = self.candidates(step_max)
+        steps = self.candidates(initial_step)
         public = self._public_part(objective, w, direction, batch_size)
         norm = direction.squared_norm**0.5
 
@@ -107,7 +107,7 @@ class ArmijoSearch:
             for step_size in steps:
                 clip = loss_clip
                 if self.form == "difference":
-                    clip = max(step_size * grad_clip * norm, SMALLEST_BOUND)
+                    clip = max(step_size * max_grad_norm * norm, SMALLEST_BOUND)
                 yield objective.loss_drop_sum(
                     w,
                     direction.vector,
@@ -120,7 +120,7 @@ class ArmijoSearch:
         index = batch.first_above(queries(), mechanism)
         if index is not None:
             return StepChoice(steps[index], index + 1)
-        last = step_max * self.shrink**self.max_tries if self.fallback else 0.0
+        last = initial_step * self.shrink**self.max_tries if self.fallback else 0.0
         return StepChoice(last, self.max_tries)
 
     def _public_part(

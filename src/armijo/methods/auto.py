@@ -31,7 +31,7 @@ from armijo.data.private import BatchPlan, PrivateBatch, refuse_unsampleable
 from armijo.methods.auto_queries import (
     FACTORS,
     Curvature,
-    Frame,
+    Standardization,
     ThreePoints,
     chosen_norm,
     norm_histogram,
@@ -315,7 +315,7 @@ class Auto(Method[AutoState]):
 
     Attributes
     ----------
-    feature_norm : float or None
+    data_norm : float or None
         Public bound on the norm of a row.  None pays ``norm_share`` for an estimate.
         It sets the noise of the mean only: no row is clipped in the model.
     steps : int
@@ -327,27 +327,27 @@ class Auto(Method[AutoState]):
         more, up to a quarter of the rest, where fewer rows would drown in noise.
     first_step : float
         Where the searches begin, from 1 to 32; the step itself where there are none.
-    tail_mean : bool
+    average_iterates : bool
         Whether the model is the mean of the second half, or else the last iterate.
     noise_multiplier, problem : float or None, Problem or None
         Noise of the whole run, and what it was calibrated for.
     """
 
-    feature_norm: float | None = None
+    data_norm: float | None = None
     steps: int = 30
     norm_share: float = 0.01
     center_share: float = 0.02
     moment_share: float = 0.03
     search_share: float = 0.05
     first_step: float = FIRST_STEP
-    tail_mean: bool = True
+    average_iterates: bool = True
     noise_multiplier: float | None = solved()
     problem: Problem | None = solved()
 
     def __post_init__(self) -> None:
         _validate.at_least(1, steps=self.steps)
-        if self.feature_norm is not None:
-            _validate.positive(feature_norm=self.feature_norm)
+        if self.data_norm is not None:
+            _validate.positive(data_norm=self.data_norm)
         shares = {
             name: getattr(self, name)
             for name in ("norm_share", "center_share", "moment_share", "search_share")
@@ -359,8 +359,10 @@ class Auto(Method[AutoState]):
         )
         _validate.non_negative(**shares)
         self._check_first_step()
-        if not isinstance(self.tail_mean, bool):
-            raise ValueError(f"Expected tail_mean True or False, got {self.tail_mean}.")
+        if not isinstance(self.average_iterates, bool):
+            raise ValueError(
+                f"Expected average_iterates True or False, got {self.average_iterates}."
+            )
         if sum(shares.values()) >= 1:
             raise ValueError(
                 f"Expected shares that leave something for the gradients, got {shares},"
@@ -421,7 +423,7 @@ class Auto(Method[AutoState]):
 
         All releases are one Gaussian whatever the split, so it may follow the noise.
         """
-        if self.feature_norm is not None:
+        if self.data_norm is not None:
             return 0.0
         readable = (TARGET_SNR * noise / n_rows) ** 2
         rest = 1.0 - (self.center_share + self.moment_share + self.search_share)
@@ -429,12 +431,12 @@ class Auto(Method[AutoState]):
 
     def init(self, w: Tensor) -> AutoState:
         """Return the first state."""
-        return AutoState(w=w, norm=self.feature_norm or 0.0, step_size=self.first_step)
+        return AutoState(w=w, norm=self.data_norm or 0.0, step_size=self.first_step)
 
     @property
     def _stages(self) -> tuple[Stage, ...]:
         """Name the batches before the first step."""
-        norm: tuple[Stage, ...] = () if self.feature_norm else ("norm",)
+        norm: tuple[Stage, ...] = () if self.data_norm else ("norm",)
         moments: tuple[Stage, ...] = ("moments",) if self.rules.has_moments else ()
         return (*norm, "center", *moments)
 
@@ -493,9 +495,9 @@ class Auto(Method[AutoState]):
             new, record = self._moved(batch, state, used, batch_size)
         return replace(new, batches=state.batches + 1), record
 
-    def _frame(self, state: AutoState) -> Frame:
+    def _frame(self, state: AutoState) -> Standardization:
         """Return the coordinates that were released."""
-        return Frame(
+        return Standardization(
             objective=self.objective,
             center=center_of(state),
             radius=state.radius,
@@ -548,15 +550,17 @@ class Auto(Method[AutoState]):
             tries=(len(FACTORS) + 1) * len(used[1:]),
             direction_norm=float(direction.norm()),
             gradient_rho=used[0].rho,
-            grad_clip=frame.clip,
+            max_grad_norm=frame.clip,
         )
         return replace(new, step_size=step_size), record
 
-    def _averaged(self, state: AutoState, frame: Frame, point: Tensor) -> AutoState:
+    def _averaged(
+        self, state: AutoState, frame: Standardization, point: Tensor
+    ) -> AutoState:
         """Return the state at a new point, its model averaged over the second half."""
         done = state.batches - len(self._stages) + 1
         first = self.rules.steps // 2
-        if done <= first or not self.tail_mean:
+        if done <= first or not self.average_iterates:
             return replace(state, point=point, w=frame.model(point))
         total = point if state.total is None else state.total + point
         mean = total / (done - first)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The automatic method for networks: noisy gradients whose step a private search sets.
 
-Every ``refresh_every`` batches three loss drops along the noisy direction, at half, one
+Every ``reset_every`` batches three loss drops along the noisy direction, at half, one
 and two times the present step, are released together with the gradient.  All releases
 are Gaussian and known beforehand, so the run is accounted tightly; a batch with a
 search is one Gaussian whose 1/sigma^2 is the sum of both.  The model is a running mean
@@ -29,7 +29,7 @@ from armijo.methods.base import (
     Schedule,
     StepRecord,
     calibrated,
-    measure,
+    noisy_gradient,
     solved,
     tail_weight,
 )
@@ -69,49 +69,49 @@ class AutoNetwork(Method[SearchedState]):
 
     Attributes
     ----------
-    rate, steps : float, int
+    sampling_prob, steps : float, int
         Poisson sampling probability and number of batches.
-    grad_clip : float
+    max_grad_norm : float
         Clip of a gradient.
     step_size : float
         The first step, in units of one over the clip.
-    refresh_every : int
+    reset_every : int
         Batches from one search to the next.
     search_share : float
         What a search gets of its batch's ``1/sigma^2``.
-    boldness : float
-        The step is so many times the one that the search looks at: the mean of
-        iterates bears more noise than one of them.
-    memory : int
+    probe_fraction : float
+        The search looks at this fraction of the step: the mean of iterates bears more
+        noise than one of them.
+    evidence_window : int
         How many searches are averaged.
-    forgetting : float
-        The mean of iterates reaches back over one part in ``forgetting + 1`` of them.
+    averaging_power : float
+        The mean of iterates reaches back over one part in ``averaging_power + 1``.
     noise_multiplier : float or None
         Noise of each gradient sum over the clip, from calibration.
     """
 
-    rate: float = 0.01
+    sampling_prob: float = 0.01
     steps: int = 1000
-    grad_clip: float = 1.0
+    max_grad_norm: float = 1.0
     step_size: float = 4.0
-    refresh_every: int = 5
+    reset_every: int = 5
     search_share: float = 0.3
-    boldness: float = 4.0
-    memory: int = 10
-    forgetting: float = 8.0
+    probe_fraction: float = 0.25
+    evidence_window: int = 10
+    averaging_power: float = 8.0
     noise_multiplier: float | None = solved()
 
     def __post_init__(self) -> None:
-        _validate.rate(rate=self.rate)
+        _validate.sampling_prob(sampling_prob=self.sampling_prob)
         _validate.at_least(1, steps=self.steps)
         _validate.positive(
-            grad_clip=self.grad_clip,
+            max_grad_norm=self.max_grad_norm,
             step_size=self.step_size,
-            boldness=self.boldness,
-            forgetting=self.forgetting,
+            probe_fraction=self.probe_fraction,
+            averaging_power=self.averaging_power,
         )
-        _validate.at_least(1, refresh_every=self.refresh_every)
-        _validate.at_least(1, memory=self.memory)
+        _validate.at_least(1, reset_every=self.reset_every)
+        _validate.at_least(1, evidence_window=self.evidence_window)
         _validate.open_unit(search_share=self.search_share)
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
@@ -128,7 +128,9 @@ class AutoNetwork(Method[SearchedState]):
     def gradient(self) -> Gaussian:
         """The noisy sum of gradients of every batch."""
         noise = calibrated(noise_multiplier=self.noise_multiplier)
-        return Gaussian(noise_scale=noise * self.grad_clip, sensitivity=self.grad_clip)
+        return Gaussian(
+            noise_scale=noise * self.max_grad_norm, sensitivity=self.max_grad_norm
+        )
 
     @property
     def drops(self) -> Gaussian:
@@ -140,7 +142,7 @@ class AutoNetwork(Method[SearchedState]):
 
     def init(self, w: Tensor) -> SearchedState:
         """Return the first state."""
-        first = self.step_size / self.grad_clip
+        first = self.step_size / self.max_grad_norm
         return SearchedState(w=w, point=w, step_size=first)
 
     def schedule(self) -> Schedule:
@@ -153,12 +155,14 @@ class AutoNetwork(Method[SearchedState]):
         return self._batch(state.updates)
 
     def _searches(self, update: int) -> bool:
-        return update % self.refresh_every == 0
+        return update % self.reset_every == 0
 
     def _batch(self, update: int) -> BatchPlan:
         """Return the plan of one batch."""
         drops = (self.drops,) if self._searches(update) else ()
-        return BatchPlan(mechanisms=(self.gradient, *drops), rate=self.rate)
+        return BatchPlan(
+            mechanisms=(self.gradient, *drops), sampling_prob=self.sampling_prob
+        )
 
     def step(
         self,
@@ -168,7 +172,9 @@ class AutoNetwork(Method[SearchedState]):
         batch_size: float,
     ) -> tuple[SearchedState, StepRecord]:
         """Measure a gradient, search when it is due, and move."""
-        direction = measure(batch, objective, state.point, self.gradient, batch_size)
+        direction = noisy_gradient(
+            batch, objective, state.point, self.gradient, batch_size
+        )
         searches = self._searches(state.updates)
         if searches:
             state = self._searched(batch, objective, state, direction, batch_size)
@@ -178,7 +184,7 @@ class AutoNetwork(Method[SearchedState]):
             tries=len(FACTORS) if searches else 0,
             direction_norm=math.sqrt(direction.squared_norm),
             gradient_rho=self.gradient.rho,
-            grad_clip=self.gradient.sensitivity,
+            max_grad_norm=self.gradient.sensitivity,
         )
         return self._moved(state, direction), record
 
@@ -194,7 +200,7 @@ class AutoNetwork(Method[SearchedState]):
         state, slope = self._slope(state, direction, objective.size)
         if slope == 0:  # no gradient and no noise: nothing to learn a step from
             return state
-        sizes = [each * state.step_size / self.boldness for each in FACTORS]
+        sizes = [each * state.step_size * self.probe_fraction for each in FACTORS]
         units = np.array(sizes) * slope
         query = as_module(objective).drops_along(
             state.point, direction.vector, sizes, units=units
@@ -221,10 +227,10 @@ class AutoNetwork(Method[SearchedState]):
         """
         variance = direction.noise_sq_norm / size
         found = direction.squared_norm - direction.noise_sq_norm
-        share = 1 / self.memory
+        share = 1 / self.evidence_window
         signal = (1 - share) * state.signal + share * found
         square = max(signal, 0.0) + variance * math.sqrt(2 * size)
-        slope = self.grad_clip * math.sqrt(square)
+        slope = self.max_grad_norm * math.sqrt(square)
         return replace(state, signal=signal), slope
 
     def _changed(
@@ -237,7 +243,7 @@ class AutoNetwork(Method[SearchedState]):
         run together may change it, or it would drift.  Evidence that is no number comes
         from a step that is far too long.
         """
-        share = 1 / self.memory
+        share = 1 / self.evidence_window
         halve = (1 - share) * state.halve + share * halve
         double = (1 - share) * state.double + share * double
         enough = self._sure * math.sqrt(share / (2 - share))
@@ -245,7 +251,7 @@ class AutoNetwork(Method[SearchedState]):
         if not lost and max(halve, double) < enough:
             return replace(state, halve=halve, double=double)
         factor = FACTORS[0] if lost or halve > double else FACTORS[2]
-        largest = max(LARGEST_STEP, self.step_size) / self.grad_clip
+        largest = max(LARGEST_STEP, self.step_size) / self.max_grad_norm
         step_size = min(factor * state.step_size, largest)
         # Evidence about steps relative to the old one says nothing of the new.
         return replace(state, step_size=step_size, halve=0.0, double=0.0)
@@ -253,7 +259,7 @@ class AutoNetwork(Method[SearchedState]):
     @property
     def _sure(self) -> float:
         """Deviations that noise exceeds once in all searches with a small chance."""
-        tests = 2 * math.ceil(self.steps / self.refresh_every)
+        tests = 2 * math.ceil(self.steps / self.reset_every)
         return NormalDist().inv_cdf(1 - _WRONG / tests)
 
     def _applied(self, state: SearchedState) -> float:
@@ -267,7 +273,7 @@ class AutoNetwork(Method[SearchedState]):
         """Make the step and take the iterate into the mean."""
         point = state.point - self._applied(state) * direction.vector
         done = state.updates + 1
-        weight = tail_weight(done, self.forgetting)
+        weight = tail_weight(done, self.averaging_power)
         mean = (1 - weight) * state.w + weight * point
         return replace(state, w=mean, point=point, updates=done)
 

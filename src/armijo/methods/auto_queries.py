@@ -252,7 +252,7 @@ _MOST_SLOPE = 0.999  # a logistic slope of one is reached nowhere
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Frame:
+class Standardization:
     """Public coordinates, from released values only.
 
     Attributes
@@ -397,7 +397,7 @@ class ThreePoints:
 
     Attributes
     ----------
-    frame : Frame
+    frame : Standardization
         Coordinates and losses.
     sizes : tuple of float
         The candidate steps.
@@ -405,7 +405,7 @@ class ThreePoints:
         Released estimate of the root mean square change of a score for step one.
     """
 
-    frame: Frame
+    frame: Standardization
     sizes: tuple[float, ...]
     rms_score: float
 

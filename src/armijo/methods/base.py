@@ -46,7 +46,7 @@ class StepRecord:
         Angle in degrees to the direction it was compared with.
     gradient_rho, search_epsilon : float or None
         Budgets of this batch before amplification.
-    grad_clip, loss_clip, step_max : float or None
+    max_grad_norm, loss_clip, initial_step : float or None
         Settings of this batch.
     epsilon : float
         Used share of the budget, times epsilon: progress, not a guarantee.
@@ -61,9 +61,9 @@ class StepRecord:
     angle: float | None = None
     gradient_rho: float | None = None
     search_epsilon: float | None = None
-    grad_clip: float | None = None
+    max_grad_norm: float | None = None
     loss_clip: float | None = None
-    step_max: float | None = None
+    initial_step: float | None = None
     epsilon: float = 0.0
 
     def to_dict(self) -> dict[str, float | int | None]:
@@ -139,7 +139,7 @@ class Method(ABC, Generic[S]):
         return None
 
     @property
-    def row_bound(self) -> float | None:
+    def prediction_norm(self) -> float | None:
         """The norm to which rows are clipped in training, hence also to predict."""
         return None
 
@@ -209,7 +209,7 @@ def minimize(
             batch = data.open(plan, label=type(method).__name__)
         except BudgetExceeded:
             return
-        size = data.expected_batch_size(plan.rate)
+        size = data.expected_batch_size(plan.sampling_prob)
         state, record = method.step(batch, objective, state, size)
         done += 1
         spent = data.accountant.epsilon_spent()
@@ -254,7 +254,7 @@ class Direction:
         return float(self.vector @ self.vector)
 
 
-def measure(
+def noisy_gradient(
     batch: PrivateBatch,
     objective: Objective,
     w: Tensor,

@@ -17,14 +17,14 @@ budgets together (GradAvg, Lee and Kifer 2018).  The search budget never grows.
 =================  ==============================  ==================================
 paper              here                            default
 =================  ==============================  ==================================
-q                  ``rate``                        0.1
+q                  ``sampling_prob``                        0.1
 rho_grad, eps_BT   ``gradient_rho`` ...            from the budget, see estimators
-C_grad, C_obj      ``grad_clip``, ``loss_clip``    3, 1
-eta_0              ``step_max``                    2
+C_grad, C_obj      ``max_grad_norm``, ``loss_clip``    3, 1
+eta_0              ``initial_step``                    2
 xi                 ``budget_growth``               0.3
 psi                ``angle_decay``                 0.8
 phi_max, phi_min   ``angle_high``, ``angle_low``   1.1, 0.5
-tau, varsigma      ``refresh_every``, ``headroom`` 10, 1.2
+tau, varsigma      ``reset_every``, ``growth_cap`` 10, 1.2
 zeta               ``clip_decay``                  0 (DP-BLSGD-AC: 0.05)
 =================  ==============================  ==================================
 """
@@ -51,7 +51,7 @@ from armijo.methods.base import (
     StepRecord,
     averaged,
     calibrated,
-    measure,
+    noisy_gradient,
     tail_weight,
 )
 from armijo.objectives.base import Objective
@@ -73,9 +73,9 @@ class SearchState:
     w: Tensor
     gradient_rho: float
     search_epsilon: float
-    grad_clip: float
+    max_grad_norm: float
     loss_clip: float
-    step_max: float
+    initial_step: float
     updates: int = 0
     recent_steps: tuple[float, ...] = ()
     pending: Direction | None = None
@@ -92,7 +92,7 @@ class SearchState:
     def __post_init__(self) -> None:
         """Check the public numbers, which may come from a file."""
         budgets = (self.gradient_rho, self.search_epsilon)  # infinite without noise
-        clips = (self.grad_clip, self.loss_clip, self.step_max)
+        clips = (self.max_grad_norm, self.loss_clip, self.initial_step)
         if not all(value > 0 for value in (*budgets, *clips)):
             raise ValueError(
                 f"Expected positive budgets and clips, got {budgets} and {clips}."
@@ -129,9 +129,9 @@ def record(
         angle=angle,
         gradient_rho=gradient_rho,
         search_epsilon=state.search_epsilon,
-        grad_clip=state.grad_clip,
+        max_grad_norm=state.max_grad_norm,
         loss_clip=state.loss_clip,
-        step_max=state.step_max,
+        initial_step=state.initial_step,
     )
 
 
@@ -151,16 +151,16 @@ class LineSearch(Method[SearchState]):
         searches (Chen and Lee 2020, networks); None gives both the same rho.
     search : ArmijoSearch
         The line search.
-    grad_clip, loss_clip : float
+    max_grad_norm, loss_clip : float
         Clips of gradients and losses.
-    step_max : float
+    initial_step : float
         First candidate.
     budget_growth : float
         A budget that grows is multiplied by one plus this.
-    refresh_every, headroom : int, float
-        Every so many updates the first candidate falls to headroom times the largest
+    reset_every, growth_cap : int, float
+        Every so many updates the first candidate falls to growth_cap times the largest
         recent step, if that is lower.
-    tail_mean : bool
+    average_iterates : bool
         Whether the model is a mean of the iterates in which late ones count most, see
         :func:`~armijo.methods.base.tail_weight`, or else the last one.  Both are made
         of released values only, so that neither costs more.
@@ -187,13 +187,13 @@ class LineSearch(Method[SearchState]):
     expected_steps: int | None = None
     search_share: float | None = None
     search: ArmijoSearch = field(default_factory=ArmijoSearch)
-    grad_clip: float = 3.0
+    max_grad_norm: float = 3.0
     loss_clip: float = 1.0
-    step_max: float = 2.0
+    initial_step: float = 2.0
     budget_growth: float = 0.3
-    refresh_every: int = 10
-    headroom: float = 1.2
-    tail_mean: bool = False
+    reset_every: int = 10
+    growth_cap: float = 1.2
+    average_iterates: bool = False
 
     def __post_init__(self) -> None:
         for name in ("gradient_rho", "search_epsilon"):
@@ -205,16 +205,17 @@ class LineSearch(Method[SearchState]):
         if self.search_share is not None:
             _validate.open_unit(search_share=self.search_share)
         _validate.positive(
-            grad_clip=self.grad_clip,
+            max_grad_norm=self.max_grad_norm,
             loss_clip=self.loss_clip,
-            step_max=self.step_max,
-            headroom=self.headroom,
+            initial_step=self.initial_step,
+            growth_cap=self.growth_cap,
         )
         _validate.non_negative(budget_growth=self.budget_growth)
-        _validate.at_least(1, refresh_every=self.refresh_every)
-        if not isinstance(self.tail_mean, bool):
+        _validate.at_least(1, reset_every=self.reset_every)
+        if not isinstance(self.average_iterates, bool):
             raise ValueError(
-                f"Expected tail_mean True or False, got {self.tail_mean!r}."
+                "Expected average_iterates True or False, got "
+                f"{self.average_iterates!r}."
             )
 
     @property
@@ -242,7 +243,7 @@ class LineSearch(Method[SearchState]):
             return self._shared_budgets(budget, self.search_share, self.expected_steps)
         solved = line_search_budget(
             budget,
-            rate=self.sampling,
+            sampling_prob=self.sampling,
             steps=self.expected_steps,
             search=self.search.mechanism,
         )
@@ -272,9 +273,9 @@ class LineSearch(Method[SearchState]):
             w=w,
             gradient_rho=calibrated(gradient_rho=self.gradient_rho),
             search_epsilon=calibrated(search_epsilon=self.search_epsilon),
-            grad_clip=self.grad_clip,
+            max_grad_norm=self.max_grad_norm,
             loss_clip=self.loss_clip,
-            step_max=self.step_max,
+            initial_step=self.initial_step,
         )
 
     def schedule(self) -> None:
@@ -296,9 +297,9 @@ class LineSearch(Method[SearchState]):
             state.here,
             direction,
             mechanism=self.search.mechanism(state.search_epsilon),
-            step_max=state.step_max,
+            initial_step=state.initial_step,
             loss_clip=state.loss_clip,
-            grad_clip=state.grad_clip,
+            max_grad_norm=state.max_grad_norm,
             batch_size=batch_size,
         )
 
@@ -307,19 +308,19 @@ class LineSearch(Method[SearchState]):
     ) -> SearchState:
         """Move, remember the step, and refresh the first candidate when it is due."""
         steps = (*state.recent_steps, choice.step_size)
-        step_max, updates = state.step_max, state.updates + 1
-        if updates % self.refresh_every == 0:
-            step_max = min(self.headroom * max(steps), step_max)
+        initial_step, updates = state.initial_step, state.updates + 1
+        if updates % self.reset_every == 0:
+            initial_step = min(self.growth_cap * max(steps), initial_step)
             steps = ()
         w = point = torch.sub(state.here, direction.vector, alpha=choice.step_size)
-        if self.tail_mean:
+        if self.average_iterates:
             w = torch.lerp(state.w, point, tail_weight(updates))
         return replace(
             state,
             w=w,
-            point=point if self.tail_mean else None,
+            point=point if self.average_iterates else None,
             updates=updates,
-            step_max=step_max,
+            initial_step=initial_step,
             recent_steps=steps,
             pending=None,
             previous=direction.vector,
@@ -333,7 +334,7 @@ class BLSGD(LineSearch):
 
     Attributes
     ----------
-    rate : float
+    sampling_prob : float
         Poisson sampling probability.
     adapt : {"angle", "always", "never"}
         When the gradient budget grows on a failed search: by the angle test of ChEB,
@@ -348,7 +349,7 @@ class BLSGD(LineSearch):
         variance.
     """
 
-    rate: float = 0.1
+    sampling_prob: float = 0.1
     adapt: Literal["angle", "always", "never"] = "angle"
     angle_decay: float = 0.8
     angle_high: float = 1.1
@@ -358,7 +359,7 @@ class BLSGD(LineSearch):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.rate(rate=self.rate)
+        _validate.sampling_prob(sampling_prob=self.sampling_prob)
         _validate.choice(("angle", "always", "never"), adapt=self.adapt)
         _validate.choice(("plain", "weighted"), average=self.average)
         _validate.open_unit(angle_decay=self.angle_decay)
@@ -373,7 +374,7 @@ class BLSGD(LineSearch):
     @property
     def sampling(self) -> float:
         """The sampling probability."""
-        return self.rate
+        return self.sampling_prob
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Set the first budgets that are not given."""
@@ -387,9 +388,11 @@ class BLSGD(LineSearch):
 
     def plan(self, state: SearchState) -> BatchPlan:
         """Name one gradient and one search on one batch."""
-        gradient = Gaussian.from_rho(state.gradient_rho, state.grad_clip)
+        gradient = Gaussian.from_rho(state.gradient_rho, state.max_grad_norm)
         search = self.search.mechanism(state.search_epsilon)
-        return BatchPlan(mechanisms=(gradient, search), rate=self.rate)
+        return BatchPlan(
+            mechanisms=(gradient, search), sampling_prob=self.sampling_prob
+        )
 
     def step(
         self,
@@ -399,8 +402,8 @@ class BLSGD(LineSearch):
         batch_size: float,
     ) -> tuple[SearchState, StepRecord]:
         """Measure a gradient, adapt the budgets on a retry, search, and move."""
-        gradient = Gaussian.from_rho(state.gradient_rho, state.grad_clip)
-        fresh = measure(batch, objective, state.here, gradient, batch_size)
+        gradient = Gaussian.from_rho(state.gradient_rho, state.max_grad_norm)
+        fresh = noisy_gradient(batch, objective, state.here, gradient, batch_size)
         direction, angle, adapted = fresh, None, state
         if state.pending is not None:
             angle = angle_between(state.pending.vector, fresh.vector)
@@ -441,7 +444,7 @@ class BLSGD(LineSearch):
         keep = 1 - self.clip_decay
         return replace(
             state,
-            grad_clip=state.grad_clip * keep,
+            max_grad_norm=state.max_grad_norm * keep,
             loss_clip=state.loss_clip * keep,
             clip_lowered=True,
         )
@@ -462,7 +465,7 @@ class BLGD(LineSearch):
         return BatchPlan(mechanisms=(self._gradient(state), search))
 
     def _gradient(self, state: SearchState) -> Gaussian:
-        return Gaussian.from_rho(self._rho(state), state.grad_clip)
+        return Gaussian.from_rho(self._rho(state), state.max_grad_norm)
 
     def _rho(self, state: SearchState) -> float:
         """Return its budget: a whole one, or the increase that refines."""
@@ -479,7 +482,7 @@ class BLGD(LineSearch):
     ) -> tuple[SearchState, StepRecord]:
         """Measure or refine the gradient, search, and move."""
         gradient = self._gradient(state)
-        direction = measure(batch, objective, state.here, gradient, batch_size)
+        direction = noisy_gradient(batch, objective, state.here, gradient, batch_size)
         angle = None
         if state.pending is not None:
             # Inverse variance is proportional to rho: old rho against the increase.

@@ -2,8 +2,8 @@
 """DP-SGD and DP-Adam: noisy gradients with a step size that somebody must choose.
 
 Abadi et al. (2016); Poisson batches, the sum clipped and noised, divided by the public
-``rate * n_rows`` and never by the number of rows found.  Every charge is known before
-the first, so the whole run is accounted tightly (``PlannedAccountant``).
+``sampling_prob * n_rows`` and never by the number of rows found.  Every charge is known
+before the first, so the whole run is accounted tightly (``PlannedAccountant``).
 
 ``noise_multiplier=None`` solves the noise for the budget and ``steps``.  A given one is
 the replica of earlier papers: as many of the ``steps`` are made as the budget affords.
@@ -27,7 +27,7 @@ from armijo.methods.base import (
     Schedule,
     StepRecord,
     calibrated,
-    measure,
+    noisy_gradient,
 )
 from armijo.objectives.base import Objective
 
@@ -48,27 +48,27 @@ class DPSGD(Method[GradientState]):
 
     Attributes
     ----------
-    rate, steps : float, int
+    sampling_prob, steps : float, int
         Poisson sampling probability and number of batches.
     step_size : float or None
         The learning rate; None is 1 for smooth losses, 1/2 for one with a
         kink, and 0.2 for networks.
-    grad_clip : float
+    max_grad_norm : float
         Clip of a gradient.
     noise_multiplier : float or None
         Noise of each gradient sum over the clip; None solves it for the budget.
     """
 
-    rate: float = 0.1
+    sampling_prob: float = 0.1
     steps: int = 50
     step_size: float | None = None
-    grad_clip: float = 3.0
+    max_grad_norm: float = 3.0
     noise_multiplier: float | None = None
 
     def __post_init__(self) -> None:
-        _validate.rate(rate=self.rate)
+        _validate.sampling_prob(sampling_prob=self.sampling_prob)
         _validate.at_least(1, steps=self.steps)
-        _validate.positive(grad_clip=self.grad_clip)
+        _validate.positive(max_grad_norm=self.max_grad_norm)
         if self.step_size is not None:
             _validate.positive(step_size=self.step_size)
         if self.noise_multiplier is not None:
@@ -80,12 +80,14 @@ class DPSGD(Method[GradientState]):
         if size is None:
             size = self._usual_step(problem)
         if self.noise_multiplier is None:
-            noise = noise_multiplier_for(budget, rate=self.rate, steps=self.steps)
+            noise = noise_multiplier_for(
+                budget, sampling_prob=self.sampling_prob, steps=self.steps
+            )
             return replace(self, step_size=size, noise_multiplier=noise)
         _validate.positive(noise_multiplier=self.noise_multiplier)
         steps = affordable_steps(
             budget,
-            rate=self.rate,
+            sampling_prob=self.sampling_prob,
             noise_multiplier=self.noise_multiplier,
             most=self.steps,
         )
@@ -100,7 +102,9 @@ class DPSGD(Method[GradientState]):
     def gradient(self) -> Gaussian:
         """The noisy sum of each batch, whose sensitivity is the clip."""
         noise = calibrated(noise_multiplier=self.noise_multiplier)
-        return Gaussian(noise_scale=noise * self.grad_clip, sensitivity=self.grad_clip)
+        return Gaussian(
+            noise_scale=noise * self.max_grad_norm, sensitivity=self.max_grad_norm
+        )
 
     def init(self, w: Tensor) -> GradientState:
         """Return the first state."""
@@ -115,7 +119,7 @@ class DPSGD(Method[GradientState]):
         return self._batch()
 
     def _batch(self) -> BatchPlan:
-        return BatchPlan(mechanisms=(self.gradient,), rate=self.rate)
+        return BatchPlan(mechanisms=(self.gradient,), sampling_prob=self.sampling_prob)
 
     def step(
         self,
@@ -126,13 +130,13 @@ class DPSGD(Method[GradientState]):
     ) -> tuple[GradientState, StepRecord]:
         """Measure a gradient and move."""
         gradient = self.gradient
-        direction = measure(batch, objective, state.w, gradient, batch_size)
+        direction = noisy_gradient(batch, objective, state.w, gradient, batch_size)
         record = StepRecord(
             update=state.updates,
             step_size=self.step_size,
             direction_norm=math.sqrt(direction.squared_norm),
             gradient_rho=gradient.rho,
-            grad_clip=gradient.sensitivity,
+            max_grad_norm=gradient.sensitivity,
         )
         return self.moved(state, direction.vector), record
 
@@ -150,14 +154,14 @@ class DPAdam(DPSGD):
     """
 
     steps: int = 100
-    decay: float = 0.9
-    square_decay: float = 0.999
-    floor: float = 1e-8
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.open_unit(decay=self.decay, square_decay=self.square_decay)
-        _validate.positive(floor=self.floor)
+        _validate.open_unit(beta1=self.beta1, beta2=self.beta2)
+        _validate.positive(eps=self.eps)
 
     def _usual_step(self, problem: Problem) -> float:
         return 1e-3 if problem.objective is None else 0.1
@@ -167,11 +171,11 @@ class DPAdam(DPSGD):
         first, second = state.first_moment, state.second_moment
         if first is None or second is None:
             first, second = torch.zeros_like(g), torch.zeros_like(g)
-        first = self.decay * first + (1 - self.decay) * g
-        second = self.square_decay * second + (1 - self.square_decay) * g**2
+        first = self.beta1 * first + (1 - self.beta1) * g
+        second = self.beta2 * second + (1 - self.beta2) * g**2
         t = state.updates + 1
-        mean = first / (1 - self.decay**t)
-        scale = (second / (1 - self.square_decay**t)).sqrt() + self.floor
+        mean = first / (1 - self.beta1**t)
+        scale = (second / (1 - self.beta2**t)).sqrt() + self.eps
         return GradientState(
             w=state.w - calibrated(step_size=self.step_size) * mean / scale,
             updates=t,

@@ -26,7 +26,7 @@ from armijo.training.checkpoint import Checkpoint
 
 
 def broadcast_init(
-    team: ProcessGroup,
+    group: ProcessGroup,
     module: nn.Module,
     settings: Any,
     budget: Budget,
@@ -37,40 +37,40 @@ def broadcast_init(
 
     Settings that differ between processes are refused by name; paths may differ.
     """
-    if isinstance(team, SingleProcess):
+    if isinstance(group, SingleProcess):
         return
     common = {**vars(settings), "budget": budget, "resume": resume}
     for name, value in common.items():
         path = name in ("ledger", "checkpoint")
-        team.assert_same(name, repr(value is not None if path else value))
+        group.assert_same(name, repr(value is not None if path else value))
     held = [*module.named_parameters(), *module.named_buffers()]
     shapes = [(name, tuple(one.shape), str(one.dtype)) for name, one in held]
-    team.assert_same("module", repr(shapes))
+    group.assert_same("module", repr(shapes))
     with torch.no_grad():
         for _, one in held:
-            one.copy_(team.broadcast(one.detach, one))
+            one.copy_(group.broadcast(one.detach, one))
 
 
-def rank_rng(team: ProcessGroup, seed: int | None) -> Randomness:
+def rank_rng(group: ProcessGroup, seed: int | None) -> Randomness:
     """Return the system's generator, or a seeded one that differs between processes.
 
     The lead's is that of a run in one process with the same seed.
     """
     if seed is None:
         return Randomness()
-    return Randomness(seed=seed + 1_000_003 * team.rank, insecure_deterministic=True)
+    return Randomness(seed=seed + 1_000_003 * group.rank, insecure_deterministic=True)
 
 
 def shared_accountant(
-    team: ProcessGroup,
+    group: ProcessGroup,
     build: Callable[[LedgerFactory | None], Accountant],
     ledger: LedgerFactory | None,
 ) -> Accountant:
     """Open the lead's ledger; the others go on from its charges and write no file."""
-    if isinstance(team, SingleProcess):
+    if isinstance(group, SingleProcess):
         return build(ledger)
-    own = team.all_or_none(lambda: build(ledger) if team.is_main else None)
-    sent = team.bytes_from_lead(lambda: b"" if own is None else _written(own))
+    own = group.all_or_none(lambda: build(ledger) if group.is_main else None)
+    sent = group.bytes_from_lead(lambda: b"" if own is None else _written(own))
     return own or build(lambda header: _copied(sent))
 
 
@@ -91,22 +91,22 @@ def _copied(sent: bytes) -> MemoryLedger:
 
 
 def load_on_all_ranks(
-    team: ProcessGroup, path: Path, *, run: Mapping[str, Any], like: S, seeded: bool
+    group: ProcessGroup, path: Path, *, run: Mapping[str, Any], like: S, seeded: bool
 ) -> Checkpoint:
     """Resume everybody from the lead's checkpoint.
 
     Only a seeded run needs a file from each of them, for its streams; those must be of
     the same step.
     """
-    if isinstance(team, SingleProcess):
+    if isinstance(group, SingleProcess):
         return load_training(path, run=run, like=like)
-    needed = team.is_main or seeded
-    own = team.all_or_none(
+    needed = group.is_main or seeded
+    own = group.all_or_none(
         lambda: load_training(path, run=run, like=like) if needed else None
     )
-    sent = team.bytes_from_lead(path.read_bytes)
+    sent = group.bytes_from_lead(path.read_bytes)
     found = load_training(BytesIO(sent), run=run, like=like)
     if own is None or not seeded:
         return found
-    team.assert_same("number of steps in the checkpoint", str(len(own.records)))
+    group.assert_same("number of steps in the checkpoint", str(len(own.records)))
     return found._replace(randomness=own.randomness)

@@ -21,7 +21,7 @@ EPOCHS = 10
 """Expected passes over the data when no number of steps is given."""
 
 BATCH = 256
-"""Expected batch size for small data sets; larger ones use a rate of 1/100."""
+"""Expected batch size for small data sets; larger ones use 1/100."""
 
 Path_ = str | os.PathLike[str]
 
@@ -31,7 +31,7 @@ class TrainSettings:
     """Public settings of a training; see :func:`armijo.train`."""
 
     method: str | Method[Any]
-    rate: float
+    sampling_prob: float
     steps: int
     n_rows: int
     relation: Neighboring
@@ -45,7 +45,7 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         """Refuse a checkpoint that could not be written once steps are paid."""
-        _validate.rate(rate=self.rate)
+        _validate.sampling_prob(sampling_prob=self.sampling_prob)
         _validate.at_least(1, steps=self.steps, n_rows=self.n_rows)
         _validate.at_least(1, checkpoint_every=self.checkpoint_every)
         folder = None if self.checkpoint is None else Path(self.checkpoint).parent
@@ -75,7 +75,7 @@ class TrainSettings:
             "delta": budget.delta,
             "relation": self.relation.value,
             "arithmetic": self.computed.arithmetic,
-            "rate": self.rate,
+            "sampling_prob": self.sampling_prob,
             "steps": self.steps,
             "n_rows": self.n_rows,
             "options": {key: str(value) for key, value in self.options.items()},
@@ -112,21 +112,21 @@ def code_of(module: nn.Module, loss: Any) -> tuple[Any, ...]:
     return names, texts, dict(module.named_buffers())
 
 
-def default_rate(n_rows: int) -> float:
-    """Return the rate of batches of 256 examples or 1/100 of them if that is more.
+def default_sampling_prob(n_rows: int) -> float:
+    """Return the probability for batches of 256 examples, or 1/100 if that is more.
 
     The same passes in larger batches bear less noise, until too few steps are left.
 
-    >>> default_rate(60_000), default_rate(1_024), default_rate(100)
-    (0.01, 0.25, 1.0)
+    >>> [default_sampling_prob(n) for n in (60_000, 1_024, 100)]
+    [0.01, 0.25, 1.0]
     """
     return min(1.0, max(BATCH / n_rows, 1 / 100))
 
 
-def default_steps(rate: float) -> int:
+def default_steps(sampling_prob: float) -> int:
     """Return the number of batches of ten expected passes.
 
     >>> default_steps(0.25)
     40
     """
-    return max(1, round(EPOCHS / rate))
+    return max(1, round(EPOCHS / sampling_prob))

@@ -28,13 +28,13 @@ SAMPLED = 64
 """So many examples of a map-style dataset are read; reading all may take hours."""
 
 
-def refuse_shards(team: ProcessGroup, source: ExampleSource, dataset: Any) -> None:
+def refuse_shards(group: ProcessGroup, source: ExampleSource, dataset: Any) -> None:
     """Refuse no rows at all, and a shard that is also another process's."""
-    if isinstance(team, SingleProcess):
+    if isinstance(group, SingleProcess):
         return
-    key = team.bytes_from_lead(lambda: os.urandom(32))
-    own = team.all_or_none(lambda: shard_digest(source, dataset, key))
-    held = [digest for digest in _gathered(team, own) if any(digest)]
+    key = group.bytes_from_lead(lambda: os.urandom(32))
+    own = group.all_or_none(lambda: shard_digest(source, dataset, key))
+    held = [digest for digest in _gathered(group, own) if any(digest)]
     if not held:
         raise ValueError("Expected at least one example, got none. Nothing was spent.")
     if len(set(held)) < len(held):
@@ -107,8 +107,8 @@ def _added_up(rows: Iterator[bytes], key: bytes) -> bytes:
     return blake2b(text, key=key, digest_size=_BYTES, person=b"shard").digest()
 
 
-def _gathered(team: ProcessGroup, own: bytes) -> list[bytes]:
+def _gathered(group: ProcessGroup, own: bytes) -> list[bytes]:
     """Return everybody's digest: each fills its own line of a sum over all."""
-    lines = torch.zeros(team.size, _BYTES, dtype=torch.int64)
-    lines[team.rank] = torch.tensor(list(own))
-    return [bytes(line) for line in team.total(lines).tolist()]
+    lines = torch.zeros(group.size, _BYTES, dtype=torch.int64)
+    lines[group.rank] = torch.tensor(list(own))
+    return [bytes(line) for line in group.total(lines).tolist()]

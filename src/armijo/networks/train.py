@@ -42,7 +42,7 @@ from armijo.networks.settings import (
     Path_,
     TrainSettings,
     code_of,
-    default_rate,
+    default_sampling_prob,
     default_steps,
 )
 from armijo.networks.shards import refuse_shards
@@ -106,7 +106,7 @@ class Trainer:
         epsilon: float | None = None,
         delta: float | None = None,
         method: str | Method[Any] = "auto",
-        rate: float | None = None,
+        sampling_prob: float | None = None,
         steps: int | None = None,
         n_rows: int | None = None,
         relation: str = "zero-out",
@@ -128,29 +128,31 @@ class Trainer:
         budget = as_budget(budget, epsilon=epsilon, delta=delta)
         if n_rows is not None:
             n_rows = _validate.row_count(n_rows)
-        team: ProcessGroup = TorchProcessGroup() if distributed else SingleProcess()
+        group: ProcessGroup = TorchProcessGroup() if distributed else SingleProcess()
         if device is not None:
-            team.all_or_none(lambda: refuse_missing_device(device))
+            group.all_or_none(lambda: refuse_missing_device(device))
             model.to(device)
         promised = relation_of(relation, isolate=isolate, n_rows=n_rows)
         objective = ModuleObjective(model, loss, l2=l2, isolate=isolate)
         place = device or objective.device
-        source = team.all_or_none(lambda: source_of(dataset, place, example))
-        team.all_or_none(lambda: check_source(objective, source, distributed))
+        source = group.all_or_none(lambda: source_of(dataset, place, example))
+        group.all_or_none(lambda: check_source(objective, source, distributed))
         known = public_rows(n_rows, len(source), distributed)
-        refuse_shards(team, source, dataset)
-        own_rate, own_steps = sizes_of(method)
-        rate = own_rate if rate is None else rate
-        rate = default_rate(known) if rate is None else rate
+        refuse_shards(group, source, dataset)
+        own_sampling_prob, own_steps = sizes_of(method)
+        sampling_prob = own_sampling_prob if sampling_prob is None else sampling_prob
+        sampling_prob = (
+            default_sampling_prob(known) if sampling_prob is None else sampling_prob
+        )
         steps = own_steps if steps is None else steps
-        _validate.rate(rate=rate)
+        _validate.sampling_prob(sampling_prob=sampling_prob)
         settings = TrainSettings(
             method=method,
-            rate=rate,
-            steps=default_steps(rate) if steps is None else steps,
+            sampling_prob=sampling_prob,
+            steps=default_steps(sampling_prob) if steps is None else steps,
             n_rows=known,
             relation=promised,
-            computed=team.all_or_none(lambda: computed_by(objective, source)),
+            computed=group.all_or_none(lambda: computed_by(objective, source)),
             options=dict(options or {}),
             l2=l2,
             seed=as_seed(seed),
@@ -159,24 +161,24 @@ class Trainer:
             checkpoint_every=checkpoint_every,
         )
         self._process = os.getpid()
-        self._objective, self._settings, self._team = objective, settings, team
+        self._objective, self._settings, self._group = objective, settings, group
         self._evaluate, self._every = evaluate, evaluate_every
         self._interrupted = self._abandoned = False
         self._open(source, budget, resume=resume)
 
     def _open(self, source: ExampleSource, budget: Budget, *, resume: bool) -> None:
         """Build method, accountant and gate, at the start or at the checkpoint."""
-        objective, settings, team = self._objective, self._settings, self._team
-        broadcast_init(team, objective.module, settings, budget, resume=resume)
+        objective, settings, group = self._objective, self._settings, self._group
+        broadcast_init(group, objective.module, settings, budget, resume=resume)
         self._run_id = settings.fingerprint(budget, objective.module)
         self.method = network_method(
             settings.method,
             budget,
-            rate=settings.rate,
+            sampling_prob=settings.sampling_prob,
             steps=settings.steps,
             options=settings.options,
         )
-        self._randomness = rank_rng(team, settings.seed)
+        self._randomness = rank_rng(group, settings.seed)
         start = self.method.init(objective.start())
         past = self._past(start) if resume else None
         last = past or Checkpoint(start, [], {})
@@ -194,7 +196,7 @@ class Trainer:
                 n_rows=settings.n_rows,
                 accountant=self.accountant,
                 randomness=self._randomness,
-                team=team,
+                group=group,
             )
             self._refuse_used_up()
         except BaseException:
@@ -207,7 +209,9 @@ class Trainer:
         Sums on a GPU, or over processes that died, need not repeat to the last bit.
         """
         own, objective = self._settings, self._objective
-        alone = isinstance(self._team, SingleProcess) and objective.device.type == "cpu"
+        alone = (
+            isinstance(self._group, SingleProcess) and objective.device.type == "cpu"
+        )
         described = (self._run_id, own.seed)
         return ReplayableRun(
             own.checkpoint if alone else None,
@@ -237,7 +241,7 @@ class Trainer:
             seeded=own.seed is not None,
             computed=own.computed,
         )
-        return shared_accountant(self._team, lambda it: build(ledger=it), ledger)
+        return shared_accountant(self._group, lambda it: build(ledger=it), ledger)
 
     def __iter__(self) -> Generator[StepRecord, None, None]:
         """Make the steps, one record each; the module has the latest parameters."""
@@ -274,7 +278,7 @@ class Trainer:
 
     def run(self, *, progress: bool = False) -> Self:
         """Make all steps that are left, with a progress bar if asked for."""
-        done, visible = len(self.records), progress and self._team.is_main
+        done, visible = len(self.records), progress and self._group.is_main
         for _ in shown(self, self._settings.steps, done=done, visible=visible):
             pass
         return self
@@ -289,14 +293,15 @@ class Trainer:
         own = self._settings
         return (
             f"Trainer({type(self._objective.module).__name__}, "
-            f"{self.accountant.budget}, method={own.method!r}, rate={own.rate:g}, "
+            f"{self.accountant.budget}, method={own.method!r}, "
+            f"sampling_prob={own.sampling_prob:g}, "
             f"steps={own.steps}, n_rows={own.n_rows}, "
             f"relation={own.relation.value!r}, steps_made={len(self.records)})"
         )
 
     def _keep(self, state: Any, record: StepRecord) -> None:
         """Take a finished step, evaluate and save when it is due."""
-        self._keyed.settle(state, record)
+        self._keyed.commit(state, record)
         if not math.isfinite(state.w.sum()):  # cheap; finite ones may overflow
             refuse_diverged(state, record)
         streams = self._randomness.state_dict()
@@ -317,7 +322,7 @@ class Trainer:
         if path is None or self._abandoned:
             return
         # The streams of several processes go on from the same step or not at all.
-        if self._interrupted and seeded and not isinstance(self._team, SingleProcess):
+        if self._interrupted and seeded and not isinstance(self._group, SingleProcess):
             return
         position = Checkpoint(
             state=self._state,
@@ -341,19 +346,19 @@ class Trainer:
         if path is None:
             raise ValueError("Expected a checkpoint to resume from, got None.")
         past = load_on_all_ranks(
-            self._team,
+            self._group,
             path,
             run=self._run_id,
             like=start,
             seeded=self._settings.seed is not None,
         )
-        self._team.all_or_none(lambda: self._take_up(past, path))
+        self._group.all_or_none(lambda: self._take_up(past, path))
         return past
 
     def _take_up(self, past: Checkpoint, path: Path) -> None:
         """Refuse to resume without the ledger; go on in the streams of the past."""
         ledger = self._settings.ledger_path
-        if self._team.is_main and ledger is not None and not ledger.exists():
+        if self._group.is_main and ledger is not None and not ledger.exists():
             raise LedgerError(
                 f"Asked to resume, but the ledger {ledger} is not there; without it "
                 "what was spent is not known. Bring it back; nothing was spent now."
@@ -368,7 +373,7 @@ class Trainer:
 
     def _checkpoint_path(self) -> Path | None:
         """Return the file of this process; streams of bits differ between them."""
-        path, rank = self._settings.checkpoint, self._team.rank
+        path, rank = self._settings.checkpoint, self._group.rank
         return None if path is None else Path(f"{path}.{rank}" if rank else path)
 
     def _refuse_used_up(self) -> None:
@@ -391,7 +396,7 @@ def train(
     epsilon: float | None = None,
     delta: float | None = None,
     method: str | Method[Any] = "auto",
-    rate: float | None = None,
+    sampling_prob: float | None = None,
     steps: int | None = None,
     n_rows: int | None = None,
     relation: str = "zero-out",
@@ -432,9 +437,9 @@ def train(
         The same as two numbers, instead of ``budget``.
     method : str or Method
         One of :data:`armijo.registry.NETWORK_METHODS`, or an object with its options,
-        such as ``DPSGD(rate=0.01, steps=500)``.  The default, "auto", has nothing to
-        set.
-    rate : float or None
+        such as ``DPSGD(sampling_prob=0.01, steps=500)``.  The default, "auto", has
+        nothing to set.
+    sampling_prob : float or None
         Sampling probability: each example enters a batch independently with it.  By
         default batches have 256 expected examples or 1/100 of all, whichever is more.
     steps : int or None
@@ -525,7 +530,7 @@ def train(
         epsilon=epsilon,
         delta=delta,
         method=method,
-        rate=rate,
+        sampling_prob=sampling_prob,
         steps=steps,
         n_rows=n_rows,
         relation=relation,

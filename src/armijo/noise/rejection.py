@@ -167,18 +167,18 @@ def _checked_gaps(gaps: Sequence[int]) -> list[int]:
     return [int(gap) for gap in gaps]
 
 
-def poisson_sample(n: int, rate: float, bits: BitSource) -> NDArray[np.int64]:
-    """Return which of ``n`` rows enter a batch, each with chance exactly ``rate``.
+def poisson_sample(n: int, sampling_prob: float, bits: BitSource) -> NDArray[np.int64]:
+    """Return which of ``n`` rows enter a batch, each with exactly this probability.
 
-    A float is a dyadic rational, so ``U < rate`` is decided by finitely many bits: 16
-    for each row, 64 more for the few rows whose bits equal those of the rate so far,
-    until the bits of the rate end (``U`` is then not below it).
+    A float is a dyadic rational, so ``U < sampling_prob`` is decided by finitely many
+    bits: 16 for each row, 64 more for the few rows whose bits equal those of the
+    probability so far, until its bits end (``U`` is then not below it).
 
     Parameters
     ----------
     n
         The number of rows.
-    rate
+    sampling_prob
         The chance of one row, in (0, 1]; 1 takes all rows and draws nothing.
     bits
         Where the bits come from.
@@ -194,20 +194,20 @@ def poisson_sample(n: int, rate: float, bits: BitSource) -> NDArray[np.int64]:
     array([0, 1, 2, 3])
     """
     _validate.at_least(0, n=n)
-    _validate.rate(rate=rate)
-    if rate == 1:
+    _validate.sampling_prob(sampling_prob=sampling_prob)
+    if sampling_prob == 1:
         return np.arange(n, dtype=np.int64)
     # In parts that stay in the processor's cache, so that cost grows with n only.
     parts = [
-        start + _coins(min(_PART, n - start), rate, bits)
+        start + _coins(min(_PART, n - start), sampling_prob, bits)
         for start in range(0, n, _PART)
     ]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
-def _coins(n: int, rate: float, bits: BitSource) -> NDArray[np.int64]:
+def _coins(n: int, sampling_prob: float, bits: BitSource) -> NDArray[np.int64]:
     """Throw the coins of one part."""
-    numerator, denominator = float(rate).as_integer_ratio()
+    numerator, denominator = float(sampling_prob).as_integer_ratio()
     head, rest = divmod(numerator << 16, denominator)
     words = bits.uint16(n)
     inside = words < head

@@ -34,7 +34,7 @@ MAX_MODEL_BYTES = 256 * 2**20
 _MAX_SCORE = 1e100
 _CONTENT = ("kind", "classes", "coef", "intercept", "schema", "privacy")
 _FRAME = ("format", "version", "created_by", "feature_names")
-_OPTIONAL = ("feature_norm",)
+_OPTIONAL = ("data_norm",)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,7 +58,7 @@ class LinearModel:
         The statement of the guarantee, as plain JSON values.
     created_by : str
         Name and version of the program that wrote the file.
-    feature_norm : float or None
+    data_norm : float or None
         The norm to which rows are scaled down before a score, if training did so.
     """
 
@@ -69,7 +69,7 @@ class LinearModel:
     schema: Schema
     privacy: Mapping[str, object]
     created_by: str = ""
-    feature_norm: float | None = None
+    data_norm: float | None = None
 
     def __post_init__(self) -> None:
         """Check kind, classes and sizes against the schema, and freeze the arrays."""
@@ -90,10 +90,10 @@ class LinearModel:
         object.__setattr__(
             self, "intercept", _frozen("intercept", self.intercept, (rows,))
         )
-        norm = self.feature_norm
+        norm = self.data_norm
         if norm is not None and not (_only_numbers(norm, 0) and 0 < norm < math.inf):
             raise TableError(
-                f"Expected feature_norm to be a positive number, got {shown(norm)}; "
+                f"Expected data_norm to be a positive number, got {shown(norm)}; "
                 "the file was changed after training."
             )
         largest = max(width * float(np.abs(self.coef).max()), *np.abs(self.intercept))
@@ -116,7 +116,7 @@ class LinearModel:
                 f"Expected rows of {self.coef.shape[1]} features, got an array of "
                 f"shape {X.shape}; encode the table with the schema of the model."
             )
-        scores = clipped_rows(X, self.feature_norm) @ self.coef.T + self.intercept
+        scores = clipped_rows(X, self.data_norm) @ self.coef.T + self.intercept
         return scores[:, 0] if len(self.classes) == 2 else scores
 
     def predict(self, X: ArrayLike) -> NDArray[np.str_]:
@@ -146,7 +146,7 @@ class LinearModel:
 
     def to_dict(self) -> dict[str, object]:
         """Return the document that `save_model` writes."""
-        norm = {} if self.feature_norm is None else {"feature_norm": self.feature_norm}
+        norm = {} if self.data_norm is None else {"data_norm": self.data_norm}
         return {
             **norm,
             "format": MODEL_FORMAT,
@@ -330,7 +330,7 @@ def _build(document: Mapping[str, Any]) -> LinearModel:
         schema=schema,
         privacy=privacy,
         created_by=created_by,
-        feature_norm=document.get("feature_norm"),
+        data_norm=document.get("data_norm"),
     )
 
 

@@ -136,11 +136,11 @@ class ReplayableRun:
         content = partial(_put_position, past=position)
         return position._replace(tag=self._key.tag("checkpoint", content))
 
-    def settle(self, state: State, record: StepRecord) -> None:
+    def commit(self, state: State, record: StepRecord) -> None:
         """Put a step's result on record; to be called before anybody sees it."""
         if self._key is not None:
             result = partial(update_digest, value=(state, record))
-            self._key.settle(record.batch, result)
+            self._key.commit(record.batch, result)
 
     def end(self) -> None:
         """Destroy the key: all steps are made and in the checkpoint."""
