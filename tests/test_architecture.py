@@ -44,7 +44,8 @@ def _traces(text: str) -> list[str]:
 
 def _project_files() -> Iterator[Path]:
     """Yield the text files that belong to the project, not what tools left behind."""
-    tops = [path for path in ROOT.iterdir() if path.is_file()]
+    # In a worktree .git is a file, and names the folder of the repository.
+    tops = [p for p in ROOT.iterdir() if p.is_file() and p.name != ".git"]
     below = [path for name in FOLDERS for path in (ROOT / name).rglob("*")]
     for path in tops + below:
         generated = "__pycache__" in path.parts or path.name == "latest.json"
