@@ -21,7 +21,13 @@ from typing import Any
 import pandas as pd
 
 from armijo.errors import ArmijoError
-from armijo_reproduction.spec import KEY, Experiment, RunKey
+from armijo_reproduction.spec import (
+    KEY,
+    RELEASED_NAMES,
+    Experiment,
+    RunKey,
+    renamed,
+)
 
 CONVEX = (
     *("accuracy", "objective", "gradients", "objectives", "batches", "updates"),
@@ -69,10 +75,11 @@ class Results:
             found = pd.read_csv(io.BytesIO(whole), dtype=str, skip_blank_lines=False)
             self._check(found, len(whole.splitlines()))
             return found.assign(
+                setting=[renamed(text, RELEASED_NAMES) for text in found["setting"]],
                 **{
                     name: found[name].map(kind).astype(kind)
                     for name, kind in _numbers(found).items()
-                }
+                },
             )
         except (ValueError, OverflowError, ArmijoError) as error:
             raise ArmijoError(

@@ -8,7 +8,7 @@ with a `RunKey`, whose digest is the seed.
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
@@ -19,6 +19,12 @@ from armijo import _validate
 from armijo.errors import ArmijoError
 
 Kind = Literal["convex", "networks"]
+RELEASED_NAMES = {
+    "rate": "sampling_prob",
+    "grad_clip": "max_grad_norm",
+    "feature_norm": "data_norm",
+}
+"""Parameters as released result files and seeds call them, with today's names."""
 NO_SETTING = "-"
 """Stands for the setting of a run of an experiment in which none varies."""
 
@@ -51,6 +57,16 @@ class Series:
     best_of: str | None = None
 
 
+def renamed(setting: str, names: Mapping[str, str]) -> str:
+    """Return a setting with its parameters renamed.
+
+    >>> renamed("rate=0.1 steps=50", RELEASED_NAMES)
+    'sampling_prob=0.1 steps=50'
+    """
+    pairs = (pair.partition("=") for pair in setting.split(" "))
+    return " ".join(names.get(name, name) + is_ + to for name, is_, to in pairs)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunKey:
     """What names one run of an experiment; ``line`` is the label of its series."""
@@ -70,7 +86,9 @@ class RunKey:
         ...      setting="-", fold=0, repeat=0).seed()
         481400013
         """
-        name = "|".join(str(getattr(self, column)) for column in KEY)
+        released = {new: old for old, new in RELEASED_NAMES.items()}
+        values = asdict(self) | {"setting": renamed(self.setting, released)}
+        name = "|".join(map(str, values.values()))
         return int.from_bytes(blake2b(name.encode(), digest_size=4).digest()) >> 1
 
 

@@ -3,11 +3,12 @@
 
 import json
 from dataclasses import astuple
+from pathlib import Path
 
 import pytest
 
 from armijo.errors import ArmijoError
-from armijo_reproduction import Results, experiment
+from armijo_reproduction import Results, experiment, experiment_names
 from armijo_reproduction.results import BUILDS, build, versions
 from reproduction.tests.experiments.fakes import curve, point
 
@@ -39,6 +40,15 @@ def test_without_a_file_nothing_is_done(tmp_path):
     results.drop_partial()
     assert results.table().empty and results.done() == set()
     assert not results.path.exists()
+
+
+def test_released_results_are_whole_under_new_names():
+    """Their files keep the names that parameters had when they were written."""
+    folder = Path(__file__).parents[3] / "docs" / "results" / "reproduction"
+    for name in experiment_names():
+        wanted = experiment(name)
+        done = Results(folder, wanted).done()
+        assert done == {astuple(key) for key in wanted.run_keys()}, name
 
 
 def cuts(whole):

@@ -71,6 +71,8 @@ def test_settings_are_read_back_as_the_values_they_name(name):
         ({"repeat": 1}, 355390380),
         ({"line": "DP-BLSGD", "epsilon": 0.05}, 423947939),
         ({"setting": "slope=0.5", "fold": 9}, 1303202441),
+        ({"setting": "sampling_prob=0.1"}, 934518107),
+        ({"setting": "max_grad_norm=0.3 steps=50 step_size=1.0 l2=1e-05"}, 1774389602),
     ],
 )
 def test_seeds_are_what_they_were(changed, seed):
