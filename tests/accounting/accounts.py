@@ -2,6 +2,8 @@
 """What the tests of the accountants share: a step, prices, and what they look at."""
 
 import dataclasses
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 from armijo.accounting.above_threshold import AboveThreshold
 from armijo.accounting.accountant import Accountant
 from armijo.accounting.budget import Budget
+from armijo.accounting.ledger import Ledger
 from armijo.accounting.mechanisms import Composed, Gaussian, Mechanism, laplace_rdp
 from armijo.accounting.subsampling import Subsampled
 from armijo.errors import BudgetExceeded
@@ -39,6 +42,14 @@ class Laplace(Mechanism):
 
     def rdp(self, orders: FloatArray) -> FloatArray:
         return laplace_rdp(orders, self.epsilon)
+
+
+A = TypeVar("A", bound=Accountant)
+
+
+def on_file(watch: A, path: Path) -> A:
+    """The accountant, with a file for its charges."""
+    return watch.attach(Ledger.open(path, header=watch.header()))
 
 
 def drain(watch: Accountant, mechanism: Mechanism) -> int:

@@ -12,14 +12,12 @@ from armijo.accounting.ledger import Charge, Ledger, MemoryLedger, read_ledger
 from armijo.accounting.mechanisms import Gaussian, PureDP, describe
 from armijo.accounting.subsampling import Subsampled
 from armijo.errors import BudgetExceeded, LedgerError, UnchargedAccess
-from tests.accounting.accounts import BUDGET, STEP, Fixed, drain, snapshot
+from tests.accounting.accounts import BUDGET, STEP, Fixed, drain, on_file, snapshot
 
 
-def on_file(path: Path, **settings: object) -> PrivacyFilter:
+def opened(path: Path, **settings: object) -> PrivacyFilter:
     """A filter that writes its charges to a file."""
-    return PrivacyFilter(
-        BUDGET, ledger=lambda header: Ledger.open(path, header=header), **settings
-    )
+    return on_file(PrivacyFilter(BUDGET, **settings), path)
 
 
 SCHEDULE = [
@@ -31,13 +29,13 @@ SCHEDULE = [
 @pytest.mark.parametrize("interrupted", [{0}, {3}, {1, 2, 5}, set(range(8))], ids=str)
 def test_reopened_ledger_equals_an_uninterrupted_run(tmp_path, interrupted):
     straight = PrivacyFilter(BUDGET)
-    watch = on_file(tmp_path / "run.ledger")
+    watch = opened(tmp_path / "run.ledger")
     for k, mechanism in enumerate(SCHEDULE):
         straight.charge(mechanism, label=f"step {k}")
         watch.charge(mechanism, label=f"step {k}")
         if k in interrupted:
             watch.ledger.close()
-            watch = on_file(tmp_path / "run.ledger")
+            watch = opened(tmp_path / "run.ledger")
     assert snapshot(watch) == snapshot(straight)
     assert watch.state_dict() == straight.state_dict()
     assert watch.epsilon_spent() == straight.epsilon_spent()
@@ -47,7 +45,7 @@ def test_reopened_ledger_equals_an_uninterrupted_run(tmp_path, interrupted):
 
 def test_refused_charge_is_not_written(tmp_path):
     path = tmp_path / "run.ledger"
-    watch = on_file(path)
+    watch = opened(path)
     watch.charge(STEP)
     before = path.read_bytes()
     with pytest.raises(BudgetExceeded):
@@ -62,7 +60,7 @@ def test_refused_charge_is_not_written(tmp_path):
 
 def test_charge_is_on_disk_when_it_returns(tmp_path):
     path = tmp_path / "run.ledger"
-    watch = on_file(path)
+    watch = opened(path)
     for count in (1, 2, 3):
         watch.charge(STEP, label="step")
         view = read_ledger(path)
@@ -73,13 +71,13 @@ def test_charge_is_on_disk_when_it_returns(tmp_path):
 
 def test_torn_line_counts_as_spent(tmp_path):
     path = tmp_path / "run.ledger"
-    watch = on_file(path)
+    watch = opened(path)
     for _ in range(3):
         watch.charge(STEP)
     spent = watch.spent[0]
     watch.ledger.close()
     path.write_bytes(path.read_bytes()[:-7])
-    again = on_file(path)
+    again = opened(path)
     assert again.n_charges == 3
     assert again.spent[0] >= spent
     assert again.epsilon_spent() >= watch.epsilon_spent()
@@ -87,7 +85,7 @@ def test_torn_line_counts_as_spent(tmp_path):
 
 def test_ledger_of_other_settings_is_refused(tmp_path):
     path = tmp_path / "run.ledger"
-    on_file(path).ledger.close()
+    opened(path).ledger.close()
     before = path.read_bytes()
     for other in (
         {"order": 24},
@@ -96,7 +94,7 @@ def test_ledger_of_other_settings_is_refused(tmp_path):
         {"order": 30},
     ):
         with pytest.raises(LedgerError, match="another run"):
-            on_file(path, **other)
+            opened(path, **other)
     assert path.read_bytes() == before
 
 
@@ -104,4 +102,28 @@ def test_ledger_with_another_number_of_sums_is_refused():
     other = MemoryLedger()
     other.append(Charge(0, "step", {"mechanism": "of two sums"}, (0.1, 0.2)))
     with pytest.raises(LedgerError, match="2 running sums, expected 1"):
-        PrivacyFilter(BUDGET, ledger=lambda header: other)
+        PrivacyFilter(BUDGET).attach(other)
+
+
+def test_an_accountant_has_one_ledger(tmp_path):
+    watch = opened(tmp_path / "run.ledger")
+    with pytest.raises(LedgerError, match="cannot go on in another one"):
+        watch.attach(MemoryLedger())
+    charged = PrivacyFilter(BUDGET)
+    charged.charge(STEP)
+    with pytest.raises(LedgerError, match="1 charges"):
+        charged.attach(MemoryLedger())
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_ledger_with_the_header_of_another_accountant_is_refused(tmp_path, missing):
+    watch = PrivacyFilter(BUDGET, order=24)
+    header = PrivacyFilter(BUDGET, order=30).header()
+    if missing:
+        header = {key: one for key, one in watch.header().items() if key != "orders"}
+    with (
+        Ledger.open(tmp_path / "run.ledger", header=header) as ledger,
+        pytest.raises(LedgerError, match=r"another run: (limits|orders)"),
+    ):
+        watch.attach(ledger)
+    assert isinstance(watch.ledger, MemoryLedger) and not watch.n_charges

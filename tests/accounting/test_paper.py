@@ -13,7 +13,7 @@ from armijo.accounting.above_threshold import AboveThreshold
 from armijo.accounting.accountant import SEEDED
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.accounting.conversion import rdp_to_epsilon
-from armijo.accounting.ledger import Ledger, read_ledger
+from armijo.accounting.ledger import read_ledger
 from armijo.accounting.mechanisms import Composed, Gaussian, PureDP, laplace_rdp
 from armijo.accounting.paper import (
     BROKEN_PREMISES,
@@ -30,7 +30,7 @@ from armijo.accounting.paper import (
 )
 from armijo.accounting.subsampling import Subsampled, poisson_rdp
 from armijo.errors import BudgetExceeded, UnchargedAccess
-from tests.accounting.accounts import BUDGET, STEP, drain, snapshot
+from tests.accounting.accounts import BUDGET, STEP, drain, on_file, snapshot
 from tests.accounting.contract import NOT_POSITIVE, refused
 
 
@@ -237,9 +237,7 @@ def test_premises_name_what_is_broken():
 
 def test_ledger_says_that_there_is_no_guarantee(tmp_path):
     path = tmp_path / "run.ledger"
-    watch = PaperAccountant(
-        BUDGET, ledger=lambda header: Ledger.open(path, header=header)
-    )
+    watch = on_file(PaperAccountant(BUDGET), path)
     watch.charge(STEP, label="as printed")
     header = read_ledger(path).header
     assert header["guarantee"] is False

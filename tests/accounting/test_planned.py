@@ -24,7 +24,6 @@ from armijo.accounting.conversion import (
     rdp_limit,
     rdp_to_epsilon,
 )
-from armijo.accounting.ledger import Ledger
 from armijo.accounting.mechanisms import (
     Composed,
     ExponentialMechanism,
@@ -38,7 +37,7 @@ from armijo.accounting.planned import (
 )
 from armijo.accounting.subsampling import Subsampled
 from armijo.errors import BudgetExceeded, LedgerError, UnchargedAccess
-from tests.accounting.accounts import BUDGET, STEP, Laplace, snapshot
+from tests.accounting.accounts import BUDGET, STEP, Laplace, on_file, snapshot
 from tests.accounting.contract import NOT_POSITIVE, refused
 
 FIRST = Subsampled(Gaussian(noise_scale=9.0), 0.1)
@@ -328,11 +327,7 @@ def test_what_a_ledger_holds_counts_by_kind(tmp_path):
     path = tmp_path / "ledger.jsonl"
 
     def opened():
-        return PlannedAccountant(
-            BUDGET,
-            [(FIRST, 2), (SECOND, 1)],
-            ledger=lambda header: Ledger.open(path, header=header),
-        )
+        return on_file(PlannedAccountant(BUDGET, [(FIRST, 2), (SECOND, 1)]), path)
 
     watch = opened()
     watch.charge(FIRST)
@@ -362,14 +357,10 @@ def test_batches_are_consumed_once():
 
 
 def test_plan_over_budget_is_refused_at_once():
-    opened = []
     with pytest.raises(BudgetExceeded, match=r"costs epsilon .*, the budget is 1;"):
-        PlannedAccountant(BUDGET, [(FIRST, 20_000)], ledger=opened.append)
+        PlannedAccountant(BUDGET, [(FIRST, 20_000)])
     with pytest.raises(BudgetExceeded, match="epsilon inf"):
-        PlannedAccountant(
-            BUDGET, [(Gaussian(noise_scale=0.0), 1)], ledger=opened.append
-        )
-    assert not opened
+        PlannedAccountant(BUDGET, [(Gaussian(noise_scale=0.0), 1)])
 
 
 def test_search_is_planned_with_renyi_curves():
@@ -386,11 +377,7 @@ def test_seeded_randomness_voids_the_promise():
 
 def test_reopened_plan_goes_on_where_it_was(tmp_path):
     def opened(plan):
-        return PlannedAccountant(
-            BUDGET,
-            plan,
-            ledger=lambda header: Ledger.open(tmp_path / "run.ledger", header=header),
-        )
+        return on_file(PlannedAccountant(BUDGET, plan), tmp_path / "run.ledger")
 
     plan = [(FIRST, 1), (SECOND, 2)]
     watch = opened(plan)
@@ -409,11 +396,7 @@ def test_reopened_plan_goes_on_where_it_was(tmp_path):
 
 def test_ledger_of_another_plan_of_the_same_length_is_refused(tmp_path):
     def opened(plan):
-        return PlannedAccountant(
-            BUDGET,
-            plan,
-            ledger=lambda header: Ledger.open(tmp_path / "run.ledger", header=header),
-        )
+        return on_file(PlannedAccountant(BUDGET, plan), tmp_path / "run.ledger")
 
     watch = opened([(FIRST, 1), (SECOND, 1)])
     watch.charge(FIRST)

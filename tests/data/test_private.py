@@ -126,9 +126,8 @@ def test_the_charge_is_on_disk_before_a_bit_is_drawn(tmp_path: Path):
         def append(self, event: str) -> None:
             lines.append(path.read_text().count('"Subsampled"'))
 
-    accountant = PrivacyFilter(
-        BUDGET, ledger=lambda header: Ledger.open(path, header=header)
-    )
+    accountant = PrivacyFilter(BUDGET)
+    accountant.attach(Ledger.open(path, header=accountant.header()))
     data = PrivateDataset(
         X3, n_rows=3, accountant=accountant, randomness=SpyRandomness(Watching())
     )

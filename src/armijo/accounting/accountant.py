@@ -10,7 +10,6 @@ one after the other.
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
 from typing import Self, TypedDict
 
 import numpy as np
@@ -22,13 +21,12 @@ from armijo.accounting.budget import (
     Guarantee,
     Neighboring,
 )
-from armijo.accounting.ledger import Charge, MemoryLedger
+from armijo.accounting.ledger import Charge, Ledger, MemoryLedger
+from armijo.accounting.ledger_header import refuse_other_header
 from armijo.accounting.mechanisms import Mechanism, describe, parts
 from armijo.accounting.one_owner import OneOwner
 from armijo.accounting.subsampling import Subsampled
 from armijo.errors import BudgetExceeded, LedgerError, UnchargedAccess
-
-LedgerFactory = Callable[[Mapping[str, object]], MemoryLedger]
 
 SEEDED = "noise and batches were drawn from a seed, so whoever knows it knows them"
 """Broken premise of a run with ``insecure_deterministic=True``."""
@@ -44,7 +42,6 @@ class RunTerms(TypedDict, total=False):
     insecure_deterministic: bool
     leaky_diagnostics: bool
     computed: Computed | None
-    ledger: LedgerFactory | None
 
 
 class Accountant(OneOwner, ABC):
@@ -71,8 +68,13 @@ class Accountant(OneOwner, ABC):
         Whether exact values are recorded beside the run, which voids it too.
     computed : Computed or None
         How numbers are computed; None is by the gate's own exact sums.
-    ledger : callable or None
-        Opens the ledger from the accountant's header; None keeps charges in memory.
+
+    Examples
+    --------
+    Charges are kept in memory until a ledger is attached::
+
+        accountant = PrivacyFilter(budget)
+        accountant.attach(Ledger.open(path, header=accountant.header()))
     """
 
     def __init__(
@@ -86,7 +88,6 @@ class Accountant(OneOwner, ABC):
         insecure_deterministic: bool = False,
         leaky_diagnostics: bool = False,
         computed: Computed | None = None,
-        ledger: LedgerFactory | None = None,
     ) -> None:
         super().__init__()
         computed = computed or Computed()
@@ -108,8 +109,7 @@ class Accountant(OneOwner, ABC):
         self._costs: dict[Mechanism, FloatArray] = {}
         self._descriptions: dict[Mechanism, dict[str, object]] = {}
         self._turns = threading.RLock()
-        self.ledger = MemoryLedger() if ledger is None else ledger(self.header())
-        self._recover()
+        self.ledger = MemoryLedger()
 
     def __repr__(self) -> str:
         """Name the guarantee and the number of charges."""
@@ -286,14 +286,39 @@ class Accountant(OneOwner, ABC):
             "a larger budget. Nothing was spent by this request."
         )
 
-    def _recover(self) -> None:
-        """Check that an existing ledger was charged by such an accountant."""
-        if len(self.spent) != len(self._limits):
+    def attach(self, ledger: MemoryLedger) -> Self:
+        """Go on in an opened ledger: count its charges, and write all further ones.
+
+        Parameters
+        ----------
+        ledger : MemoryLedger or Ledger
+            A file's header holds :meth:`header`, and may hold more.
+
+        Raises
+        ------
+        LedgerError
+            It was begun by another accountant, or this one has charged already.
+            Nothing was spent.
+        """
+        self.refuse_in_child()
+        if self.n_charges or isinstance(self.ledger, Ledger):
             raise LedgerError(
-                f"The ledger has {len(self.spent)} running sums, expected "
+                f"This {type(self).__name__} has a ledger with {self.n_charges} "
+                "charges and cannot go on in another one; nothing was spent. Make a "
+                "new accountant for each ledger."
+            )
+        if isinstance(ledger, Ledger):
+            header = self.header()
+            stored = {key: ledger.header[key] for key in header if key in ledger.header}
+            refuse_other_header(ledger.path, stored, header)
+        if ledger.spent and len(ledger.spent) != len(self._limits):
+            raise LedgerError(
+                f"The ledger has {len(ledger.spent)} running sums, expected "
                 f"{len(self._limits)}; it belongs to another accountant. Give its own "
                 "settings, or another path."
             )
+        self.ledger = ledger
+        return self
 
     def state_dict(self) -> dict[str, object]:
         """Return limits, sums and the number of charges, as JSON values."""

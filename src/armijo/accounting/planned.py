@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Unpack
+from typing import Self, Unpack
 
 import dp_accounting as dpa
 import numpy as np
@@ -24,6 +24,7 @@ from armijo import _validate
 from armijo.accounting.accountant import Accountant, RunTerms
 from armijo.accounting.budget import Budget, FloatArray
 from armijo.accounting.conversion import smallest, smallest_epsilon
+from armijo.accounting.ledger import MemoryLedger
 from armijo.accounting.mechanisms import Gaussian, Mechanism, Repeated, describe, parts
 from armijo.errors import BudgetExceeded, UnchargedAccess
 
@@ -186,12 +187,17 @@ class PlannedAccountant(Accountant):
         self._used = dict.fromkeys(self._allowed, 0)
         limits = np.array([float(sum(self._allowed.values()))])
         super().__init__(budget, limits=limits, name=name, **terms)
+
+    def attach(self, ledger: MemoryLedger) -> Self:
+        """Go on in an opened ledger, whose charges count by kind."""
+        super().attach(ledger)
         known = {_key(describe(kind)): kind for kind in self._allowed}
-        for entry in self.ledger.charges:
+        for entry in ledger.charges:
             kind = known.get(_key(entry.mechanism))
             # What a torn line was for is not known: it counts against every kind.
             for used in self._allowed if kind is None else (kind,):
                 self._used[used] += 1
+        return self
 
     def epsilon_spent(self) -> float:
         """Return the epsilon of the whole plan times the share that was done."""

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from armijo import _validate
-from armijo.accounting.accountant import Accountant, LedgerFactory
+from armijo.accounting.accountant import Accountant
 from armijo.accounting.budget import Budget, Computed, Neighboring
 from armijo.accounting.ledger import MemoryLedger
 from armijo.data.private import PrivateDataset
@@ -109,8 +109,9 @@ def train(
     progress = _Progress(settings, start, source)
     if resume:
         progress.load()
-    accountant = _accountant(settings, method, start, progress.open_ledger)
-    with closing(accountant.ledger):
+    accountant = _accountant(settings, method, start)
+    with closing(progress.open_ledger(accountant.header())) as ledger:
+        accountant.attach(ledger)
         data = PrivateDataset(
             source,
             n_rows=settings.n_rows,
@@ -120,12 +121,12 @@ def train(
         try:
             whole = _run(settings.objective, data, method, progress, callback, watch)
         except Diverged:
-            accountant.ledger.finish({})
+            ledger.finish({})
             progress.abandon()
             raise
         nothing = not progress.records and settings.max_batches != 0
         if (whole or settings.checkpoint is None) and not nothing:
-            accountant.ledger.finish(released(progress.state.w))
+            ledger.finish(released(progress.state.w))
         if whole:  # else it is to be resumed
             progress.end()
     if nothing:
@@ -137,7 +138,7 @@ def check(settings: RunSettings) -> None:
     """Refuse settings that could not make one step, before anything is written."""
     method, start = _method(settings)
     _randomness(settings.seed)
-    accountant = _accountant(settings, method, start, None)
+    accountant = _accountant(settings, method, start)
     if not accountant.affords(method.plan(start).mechanism):
         raise BudgetExceeded(_nothing_affordable(settings, accountant))
 
@@ -319,12 +320,7 @@ def _randomness(seed: int | None) -> Randomness:
     return Randomness(seed=seed, insecure_deterministic=True)
 
 
-def _accountant(
-    settings: RunSettings,
-    method: Method[Any],
-    start: State,
-    ledger: LedgerFactory | None,
-) -> Accountant:
+def _accountant(settings: RunSettings, method: Method[Any], start: State) -> Accountant:
     """Return the accountant of the run."""
     return accountant_for(
         method,
@@ -336,7 +332,6 @@ def _accountant(
         seeded=settings.seed is not None,
         leaky=settings.leaky_diagnostics,
         computed=Computed(assumptions=(elementwise_self_test(),)),
-        ledger=ledger,
     )
 
 

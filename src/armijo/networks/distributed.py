@@ -7,7 +7,7 @@ the others before the first step, and whatever would let them drift apart is ref
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from armijo.accounting.accountant import Accountant, LedgerFactory
+from armijo.accounting.accountant import Accountant
 from armijo.accounting.budget import Budget
 from armijo.accounting.ledger import Charge, MemoryLedger
 from armijo.data.process_group import ProcessGroup, SingleProcess
@@ -61,17 +61,13 @@ def rank_rng(group: ProcessGroup, seed: int | None) -> Randomness:
     return Randomness(seed=seed + 1_000_003 * group.rank, insecure_deterministic=True)
 
 
-def shared_accountant(
-    group: ProcessGroup,
-    build: Callable[[LedgerFactory | None], Accountant],
-    ledger: LedgerFactory | None,
-) -> Accountant:
-    """Open the lead's ledger; the others go on from its charges and write no file."""
+def share_ledger(group: ProcessGroup, accountant: Accountant) -> None:
+    """Let the others go on from the charges of the lead's ledger, without a file."""
     if isinstance(group, SingleProcess):
-        return build(ledger)
-    own = group.all_or_none(lambda: build(ledger) if group.is_main else None)
-    sent = group.bytes_from_lead(lambda: b"" if own is None else _written(own))
-    return own or build(lambda header: _copied(sent))
+        return
+    sent = group.bytes_from_lead(lambda: _written(accountant))
+    if not group.is_main:
+        accountant.attach(_copied(sent))
 
 
 def _written(accountant: Accountant) -> bytes:

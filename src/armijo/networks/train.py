@@ -5,16 +5,14 @@ import math
 import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from torch import nn
 
 from armijo import _validate
-from armijo.accounting.accountant import Accountant, LedgerFactory
+from armijo.accounting.accountant import Accountant
 from armijo.accounting.budget import Budget, as_budget
-from armijo.accounting.ledger import MemoryLedger
 from armijo.accounting.statement import PrivacyStatement
 from armijo.data.private import PrivateDataset
 from armijo.data.process_group import ProcessGroup, SingleProcess, TorchProcessGroup
@@ -27,7 +25,7 @@ from armijo.networks.distributed import (
     broadcast_init,
     load_on_all_ranks,
     rank_rng,
-    shared_accountant,
+    share_ledger,
 )
 from armijo.networks.inputs import (
     check_source,
@@ -223,16 +221,8 @@ class Trainer:
         self, budget: Budget, start: Any, past: Checkpoint | None
     ) -> Accountant:
         """Return the accountant of a run from ``start``; the lead writes a ledger."""
-        own = self._settings
-        ledger: LedgerFactory | None = None
-        if own.ledger_path is not None:
-            path, marks = own.ledger_path, {"run_settings": self._run_id}
-
-            def ledger(header: Mapping[str, object]) -> MemoryLedger:
-                return self._keyed.open_ledger(path, {**header, **marks}, past)
-
-        build = partial(
-            accountant_for,
+        own, group = self._settings, self._group
+        accountant = accountant_for(
             self.method,
             start,
             budget,
@@ -241,7 +231,21 @@ class Trainer:
             seeded=own.seed is not None,
             computed=own.computed,
         )
-        return shared_accountant(self._group, lambda it: build(ledger=it), ledger)
+        path = own.ledger_path
+        header = {**accountant.header(), "run_settings": self._run_id}
+
+        def lead() -> None:
+            if path is not None and group.is_main:
+                ledger = self._keyed.open_ledger(path, header, past)
+                try:
+                    accountant.attach(ledger)
+                except BaseException:
+                    ledger.close()
+                    raise
+
+        group.all_or_none(lead)
+        share_ledger(group, accountant)
+        return accountant
 
     def __iter__(self) -> Generator[StepRecord, None, None]:
         """Make the steps, one record each; the module has the latest parameters."""

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from armijo import _validate
-from armijo.accounting.accountant import Accountant, LedgerFactory
+from armijo.accounting.accountant import Accountant
 from armijo.accounting.budget import Budget, Computed, Neighboring
 from armijo.accounting.calibration import epsilon_of, order_for
 from armijo.accounting.filter import PrivacyFilter
@@ -32,7 +32,6 @@ def accountant_for(
     seeded: bool = False,
     leaky: bool = False,
     computed: Computed | None = None,
-    ledger: LedgerFactory | None = None,
 ) -> Accountant:
     """Return the accountant of a method, after checking that one step fits at all.
 
@@ -45,7 +44,6 @@ def accountant_for(
         "insecure_deterministic": seeded,
         "leaky_diagnostics": leaky,
         "computed": computed,
-        "ledger": ledger,
     }
     schedule = method.schedule()
     if not private:
