@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from armijo import Budget, solve
+from armijo.cli._census import generated_census
 from armijo.data.query import Rows
-from armijo.jobs.census import generated_census
 from armijo.objectives import LinearObjective
 
 matplotlib.use("svg")

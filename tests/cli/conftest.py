@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the table commands in this process, on the small table of the jobs."""
+"""Run the table commands in this process, on a small table."""
 
 import json
 import sys
@@ -10,7 +10,9 @@ import pytest
 
 from armijo.accounting.ledger import read_ledger
 from armijo.cli import main
-from tests.jobs.conftest import SEED, Small, write_small
+from tests.cli.small import finished, seeded, small
+
+__all__ = ["finished", "seeded", "small"]
 
 USUAL = {
     "--epsilon": "1",
@@ -26,11 +28,6 @@ class Finished(NamedTuple):
     code: int
     out: str
     err: str
-
-
-@pytest.fixture(scope="session")
-def small(tmp_path_factory) -> Small:
-    return write_small(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture
@@ -84,8 +81,7 @@ def spent_nothing(folder: Path) -> bool:
     return not path.exists() or not read_ledger(path).charges
 
 
-@pytest.fixture(scope="session")
-def trained(small, tmp_path_factory) -> Path:
+@pytest.fixture
+def trained(seeded) -> Path:
     """The folder of a seeded run; tests only read it."""
-    out = tmp_path_factory.mktemp("trained") / "run"
-    return small.fit(out, parameters={"random_state": SEED}).folder
+    return seeded.folder

@@ -26,7 +26,7 @@ from armijo.cli.tables import _finish_step_on_interrupt
 from armijo.methods import BLSGD
 from armijo.tables import load_model
 from tests.cli.conftest import USUAL, parsed, shown, words
-from tests.jobs.conftest import CLASSES, FILES, FOUND_ROWS, Small, small_frame
+from tests.cli.small import CLASSES, FILES, FOUND_ROWS, Small, small_frame
 
 
 def test_a_fit_prints_its_promise_and_its_progress_apart(fit, tmp_path):

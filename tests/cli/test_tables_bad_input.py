@@ -11,7 +11,7 @@ import pytest
 
 from armijo.tables import ROW_BORDERS, Schema
 from tests.cli.conftest import parsed, spent_nothing
-from tests.jobs.conftest import small_frame, small_schema
+from tests.cli.small import small_frame, small_schema
 
 
 def changed_cell(column: str, value: object) -> pd.DataFrame:

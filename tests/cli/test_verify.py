@@ -16,11 +16,11 @@ import torch
 from armijo.accounting.budget import Budget
 from armijo.accounting.ledger import Ledger, read_ledger
 from armijo.accounting.ledger_header import OWN_KEYS, seal
+from armijo.cli.fit import fit_table
 from armijo.errors import LedgerError
 from armijo.estimators.solve import solve
-from armijo.jobs.fit import fit_table
-from armijo.jobs.verify import verify_run
-from tests.jobs.conftest import Small, stop_after
+from armijo.report.verify import verify_run
+from tests.cli.small import Small, stop_after
 from tests.networks.network_doubles import network, prepared
 
 METHODS = {

@@ -21,10 +21,10 @@ from armijo.accounting.ledger import read_ledger
 from armijo.errors import ArmijoError
 from armijo.estimators import run
 from armijo.estimators.run import RunSettings, train
-from armijo.jobs.verify import ledger_fault
 from armijo.methods.base import StepRecord
 from armijo.objectives import LinearObjective
 from armijo.registry import make_method
+from armijo.report.verify import ledger_fault
 from armijo.training import accounts
 from tests.networks.network_doubles import flat, network, prepared
 
@@ -132,10 +132,10 @@ def tiny_network() -> Subject:
 def command_line(source: Path) -> Subject:
     """Return ``armijo fit`` on a small table."""
     # Only here: a process that holds less is forked sooner.
+    from armijo.cli import fit as fit_job
     from armijo.cli import main
     from armijo.cli.progress import FitProgress
-    from armijo.jobs import fit as fit_job
-    from tests.jobs.conftest import write_small
+    from tests.cli.small import write_small
 
     source.mkdir(exist_ok=True)
     small = write_small(source)

@@ -27,9 +27,9 @@ from armijo.accounting.ledger import Ledger, MemoryLedger, read_ledger
 from armijo.cli import main
 from armijo.errors import PrivacyLeakWarning, RechargeWarning
 from armijo.registry import METHODS
+from tests.cli.small import small_frame, write_small
 from tests.fuzz.limits import ended_after
 from tests.fuzz.target import Target
-from tests.jobs.conftest import small_frame, write_small
 
 ENDINGS = {0, 2, 3, 130}
 WORKING = ("audit", "demo")

@@ -16,10 +16,10 @@ from armijo.accounting.ledger import Ledger, read_ledger
 from armijo.accounting.ledger_lines import seal
 from armijo.accounting.run_key import RunKey
 from armijo.errors import ArmijoError, LedgerError
-from armijo.jobs.show import summarize_run
 from armijo.methods.base import StepRecord
 from armijo.networks.checkpoint import load_training, save_training
 from armijo.noise import Randomness
+from armijo.report.verify import summarize_run
 from armijo.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from tests.accounting.ledger_samples import HEADER, sample, torn_sample
 from tests.fuzz.mutations import ODD, mutated, odd_json

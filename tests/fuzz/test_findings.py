@@ -19,9 +19,9 @@ from armijo.accounting.mechanisms import Gaussian
 from armijo.accounting.run_key import RunKey
 from armijo.accounting.subsampling import Subsampled
 from armijo.errors import ArmijoError, TableError
-from armijo.jobs.report import plain_sentence
 from armijo.networks.checkpoint import load_training
 from armijo.noise import Randomness
+from armijo.report.page import plain_sentence
 from armijo.tables import read_table
 from armijo.training.checkpoint import load_checkpoint
 from tests.cli.conftest import armijo, small, trained  # noqa: F401 (fixtures)

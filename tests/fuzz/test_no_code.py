@@ -18,10 +18,10 @@ import torch
 
 from armijo.accounting.ledger import Ledger, read_ledger
 from armijo.accounting.run_key import RunKey
+from armijo.cli.fit import predict_table
 from armijo.errors import ArmijoError
-from armijo.jobs.fit import predict_table
-from armijo.jobs.show import summarize_run
 from armijo.networks.checkpoint import load_training, save_training
+from armijo.report.verify import summarize_run
 from armijo.tables import load_model, load_schema, read_table
 from armijo.training.checkpoint import load_checkpoint
 from tests.accounting.ledger_samples import HEADER

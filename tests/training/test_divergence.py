@@ -24,7 +24,7 @@ from armijo.tables import LinearModel, Numeric
 from armijo.training.checkpoint import Checkpoint, save_checkpoint
 from armijo.training.divergence import MAX_WEIGHT, refuse_diverged
 from armijo.training.replay import key_path
-from tests.jobs.conftest import CLASSES, small_schema
+from tests.cli.small import CLASSES, small_schema
 from tests.methods.test_contract import FEATURES, ROWS, rows_of
 
 STEPS = 1000

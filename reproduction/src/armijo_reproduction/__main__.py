@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from armijo.cli.output import emit, emit_json, fail
+from armijo.cli._ui import emit, emit_json, fail
 from armijo.errors import ArmijoError
 from armijo_reproduction import datasets, experiment, experiment_names, reproduce
 from armijo_reproduction.figures import FIGURES, draw_figures

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from armijo.jobs.census import Census, generated_census
+from armijo.cli._census import Census, generated_census
 from armijo_reproduction.spec import SyntheticTable
 
 ROWS = 4_000

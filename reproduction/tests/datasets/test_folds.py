@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from armijo.jobs.census import generated_census
+from armijo.cli._census import generated_census
 from armijo_reproduction.datasets import folds
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verify a finished ledger: its chain, its end, its plan, and epsilon from its charges.
 
-The files of a run are compared with the closing line in :mod:`armijo.jobs.verify`.
+The files of a run are compared with the closing line in :mod:`armijo.report.verify`.
 There is no signature: whoever rewrites every file consistently, with charges that do
 cost what is claimed, is not seen (docs/ledger.md).
 """

@@ -15,7 +15,7 @@ from armijo.accounting.calibration import (
     noise_multiplier_for,
     step_mechanism,
 )
-from armijo.cli.output import emit, warn
+from armijo.cli._ui import emit, warn
 
 Rate = Annotated[float, typer.Option(help="Probability of one row to be in a batch.")]
 Steps = Annotated[int, typer.Option(help="Number of steps, a batch each.")]

@@ -8,7 +8,7 @@ import typer
 
 import armijo
 from armijo.cli import account, audit, demo, tables, verify
-from armijo.cli.output import fail
+from armijo.cli._ui import fail
 from armijo.errors import ArmijoError, BudgetExceeded, Diverged
 
 BAD_ARGUMENT = 2

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from armijo.cli.output import emit_json, fail
+from armijo.cli._ui import emit_json, fail
 
 if TYPE_CHECKING:  # the games bring torch, which accounting commands do without
     from armijo.audit.suite import Audit

@@ -18,7 +18,7 @@ def demo(
     ),
 ) -> None:
     """Train on a synthetic census table at three budgets and compare accuracies."""
-    from armijo.jobs.demo import DELTA, EPSILONS, run_demo
+    from armijo.cli._demo import DELTA, EPSILONS, run_demo
 
     console = Console()
     with fit_progress() as progress:

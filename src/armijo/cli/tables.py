@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from armijo import _validate
-from armijo.cli.output import emit, fail, warn, write_new
+from armijo.cli._ui import emit, fail, warn, write_new
 from armijo.cli.progress import fit_progress
 from armijo.cli.verify import NOT_VERIFIED
 from armijo.errors import TableError
@@ -70,7 +70,7 @@ def check(
 
     Training takes such rows for blank ones, which add nothing, and never tells.
     """
-    from armijo.jobs.fit import check_table
+    from armijo.cli.fit import check_table
 
     rows = check_table(table, schema=schema, multiline=multiline)
     emit({"rows": rows, "blank_rows": 0}, title=f"Rows of {table}", as_json=False)
@@ -136,7 +136,7 @@ def fit(
     json: AsJson = False,
 ) -> None:
     """Train a private model on a table."""
-    from armijo.jobs.fit import fit_table
+    from armijo.cli.fit import fit_table
 
     _validate.at_least(0, insecure_seed=insecure_seed or 0)
     asked = {
@@ -269,7 +269,7 @@ def predict(
     multiline: Multiline = False,
 ) -> None:
     """Predict each row of a table with a fitted model."""
-    from armijo.jobs.fit import predict_table
+    from armijo.cli.fit import predict_table
 
     if out is not None and out.exists():
         raise TableError(f"The file {out} exists; name another or remove it.")
@@ -289,7 +289,7 @@ def show(
     json: AsJson = False,
 ) -> None:
     """Show guarantee, ledger and model of a run, and whether it verifies."""
-    from armijo.jobs.show import summarize_run
+    from armijo.report.verify import summarize_run
 
     described: dict[str, Any] = summarize_run(folder)
     emit(described, title=f"Run in {folder}", as_json=json)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from armijo.cli.output import emit, fail
+from armijo.cli._ui import emit, fail
 
 NOT_VERIFIED = 4
 """Exit code of a run that does not verify, as of an audit that refutes a claim."""
@@ -30,7 +30,7 @@ def verify(
 
     The exit code is 4 if anything is wrong or the run is unfinished.
     """
-    from armijo.jobs.verify import verify_run
+    from armijo.report.verify import verify_run
 
     found = verify_run(run, ledger=ledger)
     result = found.to_dict()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.datasets import load_svmlight_file
 
-from armijo.jobs.census import generated_census
+from armijo.cli._census import generated_census
 from armijo_reproduction.datasets.files import DatasetError
 
 ADULT_FEATURES = 123

@@ -11,7 +11,7 @@ from armijo.accounting.ledger import read_ledger
 from armijo.errors import ArmijoError, RechargeWarning, TableError
 from armijo.methods import BLSGD
 from armijo.tables import Numeric
-from tests.jobs.conftest import (
+from tests.cli.small import (
     FILES,
     SEED,
     charges,

@@ -11,17 +11,16 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from armijo.accounting.ledger import read_ledger
+from armijo.cli.fit import fit_table, predict_table
 from armijo.errors import (
     BudgetExceeded,
     LedgerError,
     PrivacyLeakWarning,
     TableError,
 )
-from armijo.jobs.fit import fit_table, predict_table
-from armijo.jobs.show import summarize_run
-from armijo.jobs.verify import ledger_fault
+from armijo.report.verify import ledger_fault, summarize_run
 from armijo.tables import encode, load_model
-from tests.jobs.conftest import (
+from tests.cli.small import (
     CLASSES,
     FILES,
     FOUND_ROWS,

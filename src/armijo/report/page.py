@@ -5,6 +5,7 @@ It shows released values only: step records, the model, public settings and the 
 """
 
 import base64
+import hashlib
 import io
 import json
 import os
@@ -23,7 +24,17 @@ from armijo.estimators.plotting import (
 )
 from armijo.tables import LinearModel
 
-REPORT_HTML, REPORT_JSON = "report.html", "report.json"
+MODEL, LEDGER, CHECKPOINT = "model.json", "ledger.jsonl", "checkpoint.json"
+SCHEMA, REPORT_HTML, REPORT_JSON = "schema.toml", "report.html", "report.json"
+DIGESTED = (MODEL, SCHEMA, REPORT_JSON, REPORT_HTML)
+"""Files of a finished run that the closing line of its ledger has digests of."""
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file, as 64 hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
 
 ASSUMPTIONS = (
     "Bounds, categories, classes and the number of rows in the schema are public "
@@ -95,7 +106,7 @@ def render_html(
 ) -> str:
     """Fill the page; pictures and styles are inside, nothing is fetched."""
     environment = Environment(
-        loader=PackageLoader("armijo", "jobs/templates"),
+        loader=PackageLoader("armijo", "report/templates"),
         autoescape=select_autoescape(),
         trim_blocks=True,
         lstrip_blocks=True,

@@ -7,7 +7,6 @@ digests of the others; while a run is unfinished also ``checkpoint.json`` and th
 key that it is redone with after a crash, ``checkpoint.json.key``.
 """
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,8 +22,17 @@ from armijo.accounting.run_key import destroy_key
 from armijo.errors import TableError
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
 from armijo.estimators.base import PrivateLinearClassifier
-from armijo.jobs.report import REPORT_HTML, REPORT_JSON, write_report, write_synced
 from armijo.methods.base import StepRecord
+from armijo.report.page import (
+    CHECKPOINT,
+    DIGESTED,
+    LEDGER,
+    MODEL,
+    SCHEMA,
+    digest,
+    write_report,
+    write_synced,
+)
 from armijo.tables import (
     ROW_BORDERS,
     LinearModel,
@@ -37,10 +45,6 @@ from armijo.tables import (
 )
 from armijo.training.replay import key_path
 
-MODEL, LEDGER, CHECKPOINT = "model.json", "ledger.jsonl", "checkpoint.json"
-SCHEMA = "schema.toml"
-DIGESTED = (MODEL, SCHEMA, REPORT_JSON, REPORT_HTML)
-"""Files of a finished run that the closing line of its ledger has digests of."""
 LEAKS = "leaky-diagnostics.csv"
 ESTIMATORS: dict[str, type[PrivateLinearClassifier]] = {
     "logistic": PrivateLogisticRegression,
@@ -250,12 +254,6 @@ def _finish(
     save_model(folder / MODEL, model)
     close_ledger(folder / LEDGER, {name: digest(folder / name) for name in DIGESTED})
     (folder / CHECKPOINT).unlink(missing_ok=True)
-
-
-def digest(path: Path) -> str:
-    """Return the SHA-256 of a file, as 64 hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write_leaks(path: Path, exact: pd.DataFrame) -> None:

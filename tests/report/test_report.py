@@ -21,16 +21,16 @@ import pytest
 from armijo.accounting.accountant import SEEDED
 from armijo.accounting.paper import BROKEN_PREMISES
 from armijo.errors import PrivacyLeakWarning
-from armijo.jobs.report import (
+from armijo.methods.base import StepRecord
+from armijo.report.page import (
     ASSUMPTIONS,
     largest_weights,
     plain_sentence,
     report_document,
 )
-from armijo.jobs.show import summarize_run
-from armijo.methods.base import StepRecord
+from armijo.report.verify import summarize_run
 from armijo.tables import Categorical, Label, load_model
-from tests.jobs.conftest import (
+from tests.cli.small import (
     PUBLIC_ROWS,
     SETTINGS,
     numbers_in,

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from armijo.jobs.census import (
+from armijo.cli._census import (
     generated_census,
     generated_census_frame,
     generated_census_schema,

@@ -11,14 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from armijo.accounting.ledger import LedgerView
+from armijo.accounting.ledger import LedgerView, read_ledger
 from armijo.accounting.ledger_header import MAGIC
 from armijo.accounting.verify import Fault, Verification, verify_ledger
 from armijo.errors import ArmijoError, TableError
-from armijo.jobs.fit import CHECKPOINT, DIGESTED, LEDGER, MODEL, SCHEMA, digest
-from armijo.jobs.report import REPORT_JSON
 from armijo.networks.checkpoint import read_released
+from armijo.report.page import (
+    CHECKPOINT,
+    DIGESTED,
+    LEDGER,
+    MODEL,
+    REPORT_JSON,
+    SCHEMA,
+    digest,
+)
 from armijo.tables import LinearModel, load_model, load_schema
+from armijo.tables.cells import shown
 from armijo.training.replay import ledger_path, released
 
 PARAMETERS = "parameters"
@@ -241,3 +249,67 @@ def _with_checkpoint(found: Verification, path: Path) -> Verification:
         faults.append("its parameters are not those that the ledger was closed with")
     more = (Fault(str(path), what) for what in faults)
     return replace(found, faults=(*found.faults, *more))
+
+
+def summarize_run(folder: str | os.PathLike[str]) -> dict[str, object]:
+    """Return guarantee, charges and model of a run, as JSON values.
+
+    The run is verified as :func:`verify_run` does it; an unfinished
+    one has no model yet.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise TableError(
+            f"Expected a folder that fit left, got {path}; check the path."
+        )
+    view = read_ledger(path / LEDGER)
+    found = verify_run(path)
+    header = view.header
+    described: dict[str, object] = {
+        "state": _state(path),
+        "epsilon": header.get("epsilon"),
+        "delta": header.get("delta"),
+        "relation": header.get("relation"),
+        "accountant": header.get("accountant"),
+        "guarantee": header.get("guarantee"),
+        "broken_premises": header.get("broken_premises"),
+        "charges": len(view.charges),
+        "torn_lines": view.torn,
+        "created": header.get("created"),
+        "created_by": header.get("created_by"),
+        "verified": found.verified,
+        "verdict": found.verdict,
+        "faults": [str(fault) for fault in found.faults],
+    }
+    if (path / MODEL).is_file():
+        model = load_model(path / MODEL)
+        described["statement"] = model.privacy.get("statement")
+        described["model"] = model.kind
+        described["target"] = model.schema.target
+        described["classes"] = list(model.classes)
+        described["features"] = len(model.feature_names)
+    elif (path / CHECKPOINT).is_file():
+        described["remedy"] = "run fit with --resume to finish it"
+    if (path / REPORT_JSON).is_file():
+        described["batches"] = _batches(path / REPORT_JSON)
+    return described
+
+
+def _state(path: Path) -> str:
+    """Say how far the run in a folder got; one that diverged leaves its ledger only."""
+    if (path / MODEL).is_file():
+        return "finished"
+    if (path / CHECKPOINT).is_file():
+        return "unfinished"
+    return "ended without a model"
+
+
+def _batches(path: Path) -> int:
+    """Return the number of batches that a report tells of."""
+    try:
+        return len(json.loads(path.read_text(encoding="utf-8"))["history"])
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise TableError(
+            f"{path}: Expected a report in JSON, got {shown(error)}; remove it: model "
+            "and ledger do without."
+        ) from None

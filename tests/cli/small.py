@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from armijo.accounting.ledger import read_ledger
-from armijo.jobs.fit import FitOutcome, fit_table
+from armijo.cli.fit import FitOutcome, fit_table
 from armijo.tables import Categorical, Label, Numeric, Schema
 from tests.estimators.flat import parameters
 

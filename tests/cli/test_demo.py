@@ -9,12 +9,12 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from armijo.accounting.ledger import read_ledger
+from armijo.cli import _demo as demo
 from armijo.cli import main
-from armijo.jobs import demo
-from armijo.jobs.census import generated_census_frame
-from armijo.jobs.fit import predict_table
+from armijo.cli._census import generated_census_frame
+from armijo.cli.fit import predict_table
 from armijo.tables import encode, load_schema
-from tests.jobs.conftest import FILES
+from tests.cli.small import FILES
 
 ROWS = 2000
 LABELS = [f"private, epsilon {epsilon}" for epsilon in ("0.1", "0.5", "1")]

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from armijo.jobs.census import (
+from armijo.cli._census import (
     TARGET,
     generated_census_frame,
     generated_census_schema,
 )
-from armijo.jobs.fit import fit_table, predict_table
+from armijo.cli.fit import fit_table, predict_table
 from armijo.methods.base import StepRecord
 from armijo.tables import Schema, encode
 
