@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of arguments: the keyword gives the message its name and its value."""
+"""Checks of arguments: the keyword gives the message its name and its value.
+
+A field of a dataclass whose type is one of those below is checked by :func:`fields`.
+"""
 
 import math
 import numbers
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 def _number(name: str, value: object) -> float:
@@ -112,3 +119,62 @@ def choice(options: tuple[str, ...], **values: object) -> None:
                 f"Expected {name} to be one of {', '.join(options)}, got {value!r}; "
                 "pick one of them."
             )
+
+
+def boolean(**values: object) -> None:
+    """Refuse anything but True and False."""
+    for name, value in values.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"Expected {name} True or False, got {value!r}.")
+
+
+def above_one(**values: object) -> None:
+    """Refuse anything but finite numbers above one."""
+    for name, value in values.items():
+        if _number(name, value) <= 1:
+            raise ValueError(
+                f"Expected {name} > 1, got {value!r}; give a number above one."
+            )
+
+
+Positive = Annotated[float, positive]
+NonNegative = Annotated[float, non_negative]
+Share = Annotated[float, open_unit]
+SamplingProb = Annotated[float, sampling_prob]
+AboveOne = Annotated[float, above_one]
+Count = Annotated[int, partial(at_least, 1)]
+
+
+def fields(settings: Any) -> None:
+    """Check all fields of a dataclass by their types.
+
+    An ``Annotated`` type carries its check, a ``Literal`` takes its values, a ``bool``
+    True and False; None passes where the type names it.
+    """
+    kind: Any = type(settings)
+    for name, optional, check in _field_checks(kind):
+        value = getattr(settings, name)
+        if not (optional and value is None):
+            check(**{name: value})
+
+
+@cache
+def _field_checks(kind: type) -> tuple[tuple[str, bool, Callable[..., None]], ...]:
+    """Return name, whether None passes, and check, of the fields that have one."""
+
+    def checks() -> Iterator[tuple[str, bool, Callable[..., None]]]:
+        for name, hint in get_type_hints(kind, include_extras=True).items():
+            union = get_origin(hint) in (Union, UnionType)
+            options = get_args(hint) if union else (hint,)
+            for check in filter(None, map(_check_of, options)):
+                yield name, NoneType in options, check
+
+    return tuple(checks())
+
+
+def _check_of(hint: Any) -> Callable[..., None] | None:
+    if get_origin(hint) is Literal:
+        return partial(choice, get_args(hint))
+    return (
+        boolean if hint is bool else next(iter(getattr(hint, "__metadata__", ())), None)
+    )

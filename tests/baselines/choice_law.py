@@ -63,7 +63,7 @@ def zeros(objective):
 
 def run(method, X, y, *, epsilon=1.0, delta=1e-6, objective=None, **more):
     """Train with a seed; keywords that are settings of a run go there."""
-    names = ("max_batches", "relation", "checkpoint", "n_rows", "fingerprint")
+    names = ("max_batches", "checkpoint", "n_rows", "fingerprint")
     outer = {name: more.pop(name) for name in names if name in more}
     objective = objective or LinearObjective(loss="logistic", n_features=X.shape[1])
     settings = RunSettings(

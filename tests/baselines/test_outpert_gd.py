@@ -78,7 +78,7 @@ def test_an_exchanged_row_stays_within_the_sensitivity(goal, row, seed, n, steps
 )
 def test_a_zeroed_row_moves_half_as_far(goal, row, seed, n, steps):
     X, y = with_row(*table(n, seed), seed % n, row)
-    method = built("outpert-gd", n, goal, steps=steps, exchange=False)
+    method = built("outpert-gd", n, goal, steps=steps, relation="zero-out")
     zeroed = with_row(X, y, seed % n, (np.nan, 1.0))
     moved = method.descended(rows_of(X, y)) - method.descended(rows_of(*zeroed))
     assert np.linalg.norm(moved) <= method.mechanism.sensitivity
@@ -144,13 +144,11 @@ class TestVariants:
         assert method.step_size == pytest.approx(1.98 / 0.251)
         assert method.mechanism.noise_multiplier == pytest.approx(23.675, rel=2e-3)
 
-    @pytest.mark.parametrize(
-        ("exchange", "relation"),
-        [(True, Neighboring.REPLACE_ONE), (False, Neighboring.ZERO_OUT)],
-    )
-    def test_relation(self, exchange, relation):
+    @pytest.mark.parametrize("name", ["replace-one", "zero-out"])
+    def test_relation(self, name):
         X, y = table()
-        result = fitted("outpert-gd", X, y, asked={"exchange": exchange})
+        relation = Neighboring(name)
+        result = fitted("outpert-gd", X, y, asked={"relation": name})
         assert result.accountant.guarantee.relation is relation
 
 
@@ -193,7 +191,8 @@ class TestWholeRun:
         ({"steps": 0}, "steps >= 1"),
         ({"step_size": 0.0}, "step_size > 0"),
         ({"variant": "best"}, "variant"),
-        ({"variant": "replica", "exchange": False}, "exchange=True"),
+        ({"variant": "replica", "relation": "zero-out"}, "relation='replace-one'"),
+        ({"relation": "add-remove"}, "relation"),
         ({"sampling_prob": 0.1}, "does not take sampling_prob"),
     ],
 )

@@ -3,6 +3,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,14 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from armijo.accounting.budget import Budget, Neighboring
-from armijo.accounting.mechanisms import ExponentialMechanism
 from armijo.accounting.planned import planned_epsilon
-from armijo.baselines.privgene import (
-    PrivGene,
-    PrivGeneOriginal,
-    PrivGeneSimplified,
-    largest_spread,
-)
+from armijo.baselines.privgene import PrivGene, largest_spread
 from armijo.data.private import PrivateDataset
 from armijo.methods import minimize
 from armijo.methods.base import Problem
@@ -36,16 +31,12 @@ def built(objective=TINY, *, epsilon=0.8, delta=1e-8, n_rows=43_957, **settings)
     settings = {"selection": "pure", **settings}
     budget = Budget(epsilon=epsilon, delta=delta)
     problem = Problem(objective=objective, n_rows=n_rows)
-    return PrivGene(**settings).calibrate(budget, problem).form
+    return PrivGene(**settings).calibrate(budget, problem)
 
 
 def with_epsilon(method, epsilon=EPSILON):
     """Return the method with a selection of known epsilon."""
-    sensitivity = method.selection.sensitivity
-    changed = {"selection": ExponentialMechanism(epsilon, sensitivity)}
-    if isinstance(method, PrivGeneOriginal):
-        changed["draw"] = ExponentialMechanism(epsilon, sensitivity)
-    return type(method)(**{**vars(method), **changed})
+    return replace(method, epsilon=epsilon)
 
 
 def table(rows):
@@ -94,9 +85,9 @@ class TestNeighbors:
         assert 0.2 * EPSILON < largest <= EPSILON * (1 + 1e-9)
 
     def test_one_row_exchanged(self, monkeypatch, variant):
-        settings = {**METHODS[variant], "exchange": True}
+        settings = {**METHODS[variant], "relation": "replace-one"}
         method = with_epsilon(built(n_rows=2, **settings))
-        assert method.selection.sensitivity == 2.0
+        assert method.last_draw.sensitivity == 2.0
         relation = Neighboring.REPLACE_ONE
         laws = Laws(monkeypatch, method, TINY, relation=relation)
         largest = 0.0
@@ -118,11 +109,13 @@ class TestNeighbors:
 
 
 class TestSimplified:
-    @pytest.mark.parametrize(("exchange", "gamma"), [(False, 2.0), (True, 4.0)])
-    def test_weights(self, monkeypatch, exchange, gamma):
+    @pytest.mark.parametrize(
+        ("relation", "gamma"), [(None, 2.0), (Neighboring.REPLACE_ONE, 4.0)]
+    )
+    def test_weights(self, monkeypatch, relation, gamma):
         """exp(epsilon f / Gamma) with Gamma = 2 s, or 4 s where rows are exchanged."""
-        method = with_epsilon(built(n_rows=4, exchange=exchange))
-        relation = Neighboring.REPLACE_ONE if exchange else Neighboring.ADD_REMOVE
+        method = with_epsilon(built(n_rows=4, relation=relation))
+        relation = relation or Neighboring.ADD_REMOVE
         w = [0.7, -0.2]
         laws = Laws(monkeypatch, method, TINY, w, relation=relation)
         rows = [([0.2], 1.0), ([0.9], -1.0), ([1.0], 1.0), ([0.4], -1.0)]
@@ -178,13 +171,11 @@ class TestSimplified:
         assert built(n_rows=5).steps == 1
 
     def test_the_replica_and_the_gain(self):
-        replica = built(exchange=True)
-        assert replica.selection.epsilon == pytest.approx(
-            math.sqrt(2 * 8.502247e-3 / 44)
-        )
+        replica = built(relation="replace-one")
+        assert replica.epsilon == pytest.approx(math.sqrt(2 * 8.502247e-3 / 44))
         assert planned_epsilon(replica.schedule(), 1e-8)[0] < 0.5
         solved = built(selection="bounded")
-        assert solved.selection.epsilon > 2 * replica.selection.epsilon
+        assert solved.epsilon > 2 * replica.epsilon
         assert 0.799 < planned_epsilon(solved.schedule(), 1e-8)[0] <= 0.8
 
     def test_huge_budgets_pick_the_best_move(self):
@@ -217,9 +208,9 @@ class TestOriginal:
         assert (method.population_size, method.parents, method.steps) == (200, 10, 11)
         (first, generations), (last, once) = method.schedule()
         assert (generations, once) == (10, 1)
-        assert first.inner.mechanisms == (method.draw,) * 10
-        assert last.inner == method.selection
-        shares = method.selection.epsilon / method.draw.epsilon
+        assert first.inner.mechanisms == (method.parent_draw,) * 10
+        assert last.inner == method.last_draw
+        shares = method.epsilon / method.parent_draw.epsilon
         assert shares == pytest.approx(math.sqrt(10))
         assert 0.199 < planned_epsilon(method.schedule(), 1e-8)[0] <= 0.2
         assert len(self.built(n_rows=5).schedule()) == 1
@@ -308,7 +299,7 @@ class TestRuns:
         settings = {**METHODS[variant], "steps": 2}
         own = run("privgene", X, y, **settings).accountant.guarantee.relation
         assert own is Neighboring.ADD_REMOVE
-        exchanged = run("privgene", X, y, exchange=True, **settings)
+        exchanged = run("privgene", X, y, relation="replace-one", **settings)
         assert exchanged.accountant.guarantee.relation is Neighboring.REPLACE_ONE
 
     def test_no_rows_and_rows_that_are_no_numbers(self, variant):
@@ -334,11 +325,6 @@ def test_more_classes_are_refused():
         run("privgene", X, np.arange(30) % 3, objective=objective)
 
 
-def test_the_variant_says_what_is_built():
-    assert isinstance(built(), PrivGeneSimplified)
-    assert isinstance(built(variant="original"), PrivGeneOriginal)
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -347,7 +333,8 @@ def test_the_variant_says_what_is_built():
         {"steps": 0},
         {"step_size": 0.0},
         {"step_decay": 1.5},
-        {"exchange": 1},
+        {"relation": 1},
+        {"relation": "zero-out"},
         {"penalty": -1.0},
         {"population_size": 20},
         {"parents": 2, "variant": "simplified"},

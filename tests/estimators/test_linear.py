@@ -79,7 +79,7 @@ class TestFitted:
         [
             {"search": "gaussian"},
             {"search_form": "difference", "subtract_noise": True},
-            {"armijo": "literal"},
+            {"armijo_scaling": "as-published"},
             {"average_iterates": True},
             {"adapt": "always", "average": "weighted", "method": "blsgd-ac"},
             {"sampling_prob": 1.0, "max_batches": 3},

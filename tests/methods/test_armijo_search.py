@@ -211,8 +211,10 @@ class TestOffset:
         # 50 * 0.05 * (25 - 17) - 0.5 * 2 * 50; then 50 * 0.05 * (25 - 20) - 0.5 * 50
         assert self.offsets() == pytest.approx([20.0 - 50.0, 12.5 - 25.0])
 
-    def test_literal(self):
-        assert self.offsets(armijo="literal") == pytest.approx([19.0, 12.0])
+    def test_as_published(self):
+        assert self.offsets(armijo_scaling="as-published") == pytest.approx(
+            [19.0, 12.0]
+        )
 
     def test_without_penalty(self):
         assert self.offsets(l2=0.0) == pytest.approx([-50.0, -25.0])
@@ -381,7 +383,7 @@ def test_law_of_the_chosen_index(kind, form):
     [
         {"kind": "cauchy"},
         {"form": "ratio"},
-        {"armijo": "mean"},
+        {"armijo_scaling": "mean"},
         {"slope": 0.0},
         {"slope": 1.0},
         {"shrink": 1.0},

@@ -3,6 +3,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,8 +17,7 @@ from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
 from armijo.estimators.solve import solve
-from armijo.methods.auto import MOST_FEATURES, Auto
-from armijo.methods.auto_queries import Standardization
+from armijo.methods.auto import MOST_FEATURES, Auto, Standardization
 from armijo.methods.base import Problem, minimize
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
@@ -48,7 +48,7 @@ def silent(X, y, steps=300, norm=None, average_iterates=True, **settings):
     """Run without noise; return the weights and the states."""
     found = problem(X.shape[1], X.shape[0], **settings)
     choices = Auto(steps=steps, data_norm=norm, average_iterates=average_iterates)
-    method = choices.with_noise(0.0, found)
+    method = replace(choices, noise_multiplier=0.0, problem=found)
     data = PrivateDataset(X, y, n_rows=len(y), accountant=FreeAccountant())
     start = method.init(torch.zeros(found.objective.size, dtype=torch.float64))
     batches = sum(count for _, count in method.schedule())
@@ -148,7 +148,7 @@ class TestBudget:
     @pytest.mark.parametrize("search", [0.0, 0.05])
     def test_shares_add_up_to_one_gaussian(self, steps, norm, search):
         settings = Auto(steps=steps, data_norm=norm, search_share=search)
-        method = settings.with_noise(3.0, problem())
+        method = replace(settings, noise_multiplier=3.0, problem=problem())
         total = sum(
             count * float(mechanism.rdp(np.array([2.0]))[0])
             for mechanism, count in method.schedule()
@@ -158,7 +158,7 @@ class TestBudget:
         assert batches == steps + (3 if norm is None else 2)
 
     def test_many_features_have_no_second_moments(self):
-        method = Auto().with_noise(3.0, problem(MOST_FEATURES + 1))
+        method = Auto(noise_multiplier=3.0, problem=problem(MOST_FEATURES + 1))
         assert sum(count for _, count in method.schedule()) == 30 + 2
 
     def test_a_wide_table_runs(self):
@@ -266,8 +266,10 @@ class TestRun:
             constant=0.3,
             clip=0.5,
         )
-        found = frame.slopes(Rows(X, np.ones(3)))
-        assert found == pytest.approx(frame.slopes(Rows(X.astype(float), np.ones(3))))
+        found = frame.max_slopes(Rows(X, np.ones(3)))
+        assert found == pytest.approx(
+            frame.max_slopes(Rows(X.astype(float), np.ones(3)))
+        )
 
     def test_a_scale_that_noise_hides_leaves_the_largest_class(self):
         X, y = table(n=900, d=10, positive=0.3, scale=100.0)
@@ -280,7 +282,7 @@ class TestRun:
 
     def test_the_scale_gets_more_where_rows_are_few(self):
         few, many = (
-            Auto().with_noise(50.0, problem(n_rows=rows)).rules.shares.norm
+            Auto(noise_multiplier=50.0, problem=problem(n_rows=rows)).shares["norm"]
             for rows in (2_000, 200_000)
         )
         assert few == pytest.approx((8 * 50 / 2000) ** 2)

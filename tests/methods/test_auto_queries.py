@@ -15,8 +15,8 @@ from scipy import sparse
 from armijo.data import fixed_point
 from armijo.data.centered_rows import CenteredRows
 from armijo.data.query import LatticeSum, OuterProduct, Rows
-from armijo.methods import auto_queries
-from armijo.methods.auto_queries import (
+from armijo.methods import auto
+from armijo.methods.auto import (
     FACTORS,
     Curvature,
     Standardization,
@@ -27,6 +27,7 @@ from armijo.objectives.linear import LinearObjective
 from tests.data.lattice_doubles import on_lattice
 
 D = 3
+OBJECTIVE = LinearObjective(loss="logistic", n_features=D)
 ANY = st.floats(-1e6, 1e6) | st.sampled_from([0.0, math.nan, math.inf, 1e300, -1e-300])
 TABLES = arrays(float, st.tuples(st.integers(1, 6), st.just(D)), elements=ANY)
 CENTERS = arrays(float, D, elements=st.floats(-100, 100))
@@ -65,23 +66,23 @@ def frame(loss="logistic", center=None, radius=1.0, clip=0.7, constant=0.4):
 class TestSensitivity:
     @given(TABLES)
     def test_histogram(self, X):
-        query = auto_queries.norm_histogram(D)
+        query = auto.norm_histogram(OBJECTIVE)
         assert moved(query, X) <= query.bound
         assert total(query, X).sum() <= len(X)
 
     @given(TABLES, CENTERS, SCALES)
     def test_second_moments(self, X, center, radius):
-        query = auto_queries.second_moments(center, radius)
+        query = auto.second_moments(OBJECTIVE, center, radius)
         assert moved(query, X) <= query.bound
 
     @given(TABLES, SCALES)
     def test_sums_of_rows_and_squares(self, X, norm):
-        for query in (auto_queries.row_sum(norm), auto_queries.square_sum(norm)):
+        for query in (auto.row_sum(OBJECTIVE, norm), auto.square_sum(OBJECTIVE, norm)):
             assert moved(query, X) <= query.bound
 
     @given(TABLES, SCALES)
     def test_squares_need_no_clip(self, X, norm):
-        found = auto_queries.square_sum(norm).contributions(Rows(X, None))
+        found = auto.square_sum(OBJECTIVE, norm).contributions(Rows(X, None))
         assert np.nanmax(np.abs(found), initial=0.0) <= 1
 
     @given(TABLES, CENTERS, SCALES, WEIGHTS, st.sampled_from(["logistic", "hinge"]))
@@ -103,14 +104,14 @@ class TestSensitivity:
         points = ThreePoints(frame=here, sizes=FACTORS, rms_score=0.3)
         y = np.array([0.0, 1.0, -1.0, 3.0, math.nan, math.inf, 0.5])
         X = np.random.default_rng(4).normal(size=(7, D))
-        center, seen = np.full(D, 0.1), objective.labelled
+        center = np.full(D, 0.1)
         for query in (
             here.gradient_sum(model),
             points.query(model, 0.5 * model),
-            auto_queries.norm_histogram(D, seen),
-            auto_queries.row_sum(3.0, seen),
-            auto_queries.square_sum(3.0, seen),
-            auto_queries.second_moments(center, 2.0, seen),
+            auto.norm_histogram(objective),
+            auto.row_sum(objective, 3.0),
+            auto.square_sum(objective, 3.0),
+            auto.second_moments(objective, center, 2.0),
         ):
             for kind in (np.asarray, sparse.csr_matrix):
                 found = total(query, kind(X), y)
@@ -122,7 +123,7 @@ class TestExactness:
     def test_second_moments_do_not_depend_on_the_order(self):
         rng = np.random.default_rng(1)
         X = rng.normal(size=(20_000, D))
-        query = auto_queries.second_moments(np.full(D, 0.1), 1.3)
+        query = auto.second_moments(OBJECTIVE, np.full(D, 0.1), 1.3)
         assert total(query, X).tolist() == total(query, X[::-1]).tolist()
         halves = total(query, X[:777]) + total(query, X[777:])
         assert halves.tolist() == total(query, X).tolist()
@@ -132,14 +133,14 @@ class TestExactness:
         X = rng.normal(size=(500, D))
         u = (X - 0.1) / 1.3
         u /= np.maximum(np.linalg.norm(u, axis=1), 1)[:, None]
-        found = total(auto_queries.second_moments(np.full(D, 0.1), 1.3), X)
+        found = total(auto.second_moments(OBJECTIVE, np.full(D, 0.1), 1.3), X)
         assert found.reshape(D, D) == pytest.approx(u.T @ u, rel=2e-3)
 
     def test_histogram_counts_norms(self):
         X = np.zeros((7, D))
         X[:5, 0] = 0.9 * math.sqrt(D)
         X[5, 1] = 1e-30
-        counts = total(auto_queries.norm_histogram(D), X)
+        counts = total(auto.norm_histogram(OBJECTIVE), X)
         assert counts[40] == 5
         assert counts[0] == 1
         assert counts.sum() == 6  # a row of zeros says nothing of the scale
@@ -159,36 +160,36 @@ class TestScale:
     def test_a_clear_norm_is_found(self, norm):
         X = np.random.default_rng(0).normal(size=(5000, D))
         X *= norm / np.linalg.norm(X, axis=1)[:, None]
-        counts = total(auto_queries.norm_histogram(D), X)
+        counts = total(auto.norm_histogram(OBJECTIVE), X)
         noise = 50.0
         counts = counts + noise * np.random.default_rng(1).normal(size=counts.size)
-        found = auto_queries.chosen_norm(counts, noise, D)
+        found = auto.chosen_norm(counts, noise, D)
         assert norm <= found <= 2 * norm
 
     def test_noise_alone_is_nearly_always_no_scale(self):
         rng = np.random.default_rng(2)
-        found = [
-            auto_queries.chosen_norm(rng.normal(size=81), 1.0, D) for _ in range(300)
-        ]
-        unknown = math.sqrt(D) * 2.0**auto_queries.OCTAVES
+        found = [auto.chosen_norm(rng.normal(size=81), 1.0, D) for _ in range(300)]
+        unknown = math.sqrt(D) * 2.0**auto.OCTAVES
         assert np.mean(np.array(found) == unknown) > 0.9
 
     def test_the_radius_errs_upward(self):
         center = np.array([1.0, 0.0, 0.0])
-        assert auto_queries.radius(5.0, center, 3.0, 0.0) == 2.0
-        assert auto_queries.radius(5.0, center, 3.0, 0.05) > 2.0
-        assert auto_queries.radius(-9.0, center, 3.0, 0.0) == pytest.approx(0.3)
-        assert auto_queries.radius(99.0, center, 3.0, 0.0) == 3.0
+        assert auto.radius(5.0, center, 3.0, 0.0) == 2.0
+        assert auto.radius(5.0, center, 3.0, 0.05) > 2.0
+        assert auto.radius(-9.0, center, 3.0, 0.0) == pytest.approx(0.3)
+        assert auto.radius(99.0, center, 3.0, 0.0) == 3.0
 
     def test_a_mean_within_its_noise_is_zero(self):
-        assert not auto_queries.shrunk_mean(np.full(4, 0.1), 0.2).any()
-        kept = auto_queries.shrunk_mean(np.full(4, 10.0), 0.2)
+        assert not auto.shrunk_mean(np.full(4, 0.1), 0.2).any()
+        kept = auto.shrunk_mean(np.full(4, 10.0), 0.2)
         assert kept == pytest.approx(np.full(4, 10.0), rel=1e-3)
 
 
-class TestFrame:
+class TestStandardization:
     @given(CENTERS, st.floats(0.1, 10), WEIGHTS)
-    def test_a_model_scores_rows_as_the_frame_does(self, center, radius, point):
+    def test_a_model_scores_rows_as_standardized_weights_do(
+        self, center, radius, point
+    ):
         here = frame(center=center, radius=radius)
         X = np.random.default_rng(0).normal(size=(5, D)) * 10
         z = np.column_stack([(X - center) / radius, np.full(5, 0.4)])
@@ -214,7 +215,9 @@ class TestFrame:
                 model = here.model(point + sign * step).numpy()
                 # Weights are rounded to 24 bits in scores; h would be lost there.
                 scores = torch.from_numpy(X @ model[:-1] + model[-1])
-                losses = here.losses(scores, torch.from_numpy(y), here.limits(rows))
+                losses = here.losses(
+                    scores, torch.from_numpy(y), here.slope_limits(rows)
+                )
                 values.append(float(losses.sum()))
             numeric.append((values[0] - values[1]) / (2 * h))
         found = total(here.gradient_sum(here.model(point)), X, y) * here.clip

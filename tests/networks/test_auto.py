@@ -29,9 +29,8 @@ DTYPE = torch.float64
 
 
 def built(steps=12, noise=1.0, sampling_prob=0.2, **given):
-    return AutoNetwork(**given, sampling_prob=sampling_prob, steps=steps).with_noise(
-        noise
-    )
+    sizes = {"sampling_prob": sampling_prob, "steps": steps}
+    return AutoNetwork(**given, **sizes, noise_multiplier=noise)
 
 
 def state(method, **given):
@@ -192,7 +191,7 @@ def test_without_noise_the_loss_falls_and_a_tiny_step_grows():
         randomness=Randomness(seed=1, insecure_deterministic=True),
     )
     settings = AutoNetwork(step_size=0.01, reset_every=1, sampling_prob=1.0, steps=40)
-    method = settings.with_noise(0.0)
+    method = replace(settings, noise_multiplier=0.0)
     first = method.init(objective.start())
     found = [s for s, _ in minimize(objective, data, method, first, max_batches=40)]
     assert found[-1].step_size >= 8 * first.step_size
@@ -220,7 +219,7 @@ def test_the_unit_of_the_drops_is_above_what_noise_alone_shows():
         {"step_size": -1},
         {"reset_every": 0},
         {"search_share": 1.0},
-        {"memory": 0},
+        {"evidence_window": 0},
         {"probe_fraction": 0},
         {"averaging_power": float("nan")},
     ],

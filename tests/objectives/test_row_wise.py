@@ -16,8 +16,8 @@ from scipy import sparse
 import armijo.data.lattice as lattice
 from armijo.data import fixed_point
 from armijo.data.query import LatticeSum, Rows
-from armijo.methods import auto_queries
-from armijo.methods.auto_queries import FACTORS, Frame, ThreePoints
+from armijo.methods import auto
+from armijo.methods.auto import FACTORS, Standardization, ThreePoints
 from armijo.objectives import LinearObjective
 from armijo.objectives.elementwise import (
     _same_everywhere,
@@ -41,8 +41,8 @@ def queries(objective):
     """Return every question that a linear model answers."""
     rng = np.random.default_rng(5)
     w, step = torch.from_numpy(rng.normal(size=(2, objective.size)))
-    sizes, seen = [0.3, 1.0, 2.7], objective.labelled
-    frame = Frame(
+    sizes = [0.3, 1.0, 2.7]
+    frame = Standardization(
         objective=objective,
         center=rng.normal(size=D),
         radius=1.7,
@@ -60,10 +60,10 @@ def queries(objective):
         "right": objective.correct_sum(w),
         "auto gradient": frame.gradient_sum(w),
         "auto search": points.query(w, step),
-        "norms": auto_queries.norm_histogram(D, seen),
-        "mean": auto_queries.row_sum(3.0, seen),
-        "squares": auto_queries.square_sum(3.0, seen),
-        "moments": auto_queries.second_moments(frame.center, 2.0, seen),
+        "norms": auto.norm_histogram(objective),
+        "mean": auto.row_sum(objective, 3.0),
+        "squares": auto.square_sum(objective, 3.0),
+        "moments": auto.second_moments(objective, frame.center, 2.0),
     }
     if objective.loss != "softmax":
         many = torch.from_numpy(rng.normal(size=(5, objective.size)))

@@ -11,7 +11,7 @@ import torch
 
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.accounting.ledger import read_ledger
-from armijo.baselines.privgene import PopulationState
+from armijo.baselines.privgene import PrivGeneState
 from armijo.errors import ArmijoError, Diverged
 from armijo.estimators import PrivateLogisticRegression
 from armijo.estimators import run as run_module
@@ -48,7 +48,7 @@ ODD = [
     (GradientState(w=weights(1.0, -math.inf)), RECORD),
     (GradientState(w=weights(1.0, -1.01 * MAX_WEIGHT)), RECORD),
     (GradientState(w=FINE, second_moment=weights(0.0, math.inf)), RECORD),
-    (PopulationState(w=FINE, population=(FINE, weights(0.0, math.nan))), RECORD),
+    (PrivGeneState(w=FINE, population=(FINE, weights(0.0, math.nan))), RECORD),
     (
         SearchedState(FINE, Direction(vector=weights(math.inf), noise_sq_norm=1.0)),
         RECORD,

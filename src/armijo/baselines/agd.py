@@ -19,13 +19,10 @@ import torch
 from torch import Tensor
 
 from armijo import _validate
+from armijo._validate import Count, Positive
 from armijo.accounting.budget import Budget
 from armijo.accounting.mechanisms import ExponentialMechanism, Gaussian
-from armijo.baselines.selection import (
-    SELECTION_RULES,
-    SelectionRule,
-    selection_epsilon,
-)
+from armijo.baselines.selection import SelectionRule, selection_epsilon
 from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.methods.base import (
     Direction,
@@ -45,14 +42,14 @@ class AGDState:
 
     w: Tensor
     gradient_rho: float
-    max_step: float
+    max_step: Positive
     updates: int = 0
     recent_steps: tuple[float, ...] = ()
     pending: Direction | None = None
 
     def __post_init__(self) -> None:
         """Check the public number that a grid is made of."""
-        _validate.positive(max_step=self.max_step)
+        _validate.fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +64,7 @@ class AGD(Method[AGDState]):
     splits : int
         A selection gets ``rho = e^2 / 2`` with ``e = epsilon / (2 splits)``.
     selection : {"bounded", "pure"}
-        Buy epsilon 2e with that rho, or take the printed e, for which the selection is
+        Buy epsilon 2e with that rho, or the published e, for which the selection is
         still charged by its bounded range, that is a quarter of rho.
     max_grad_norm, loss_clip : float
         Clips of gradients and losses.
@@ -84,42 +81,24 @@ class AGD(Method[AGDState]):
     """
 
     initial_split: Literal["equal", "classical"] = "equal"
-    splits: int = 60
+    splits: Count = 60
     selection: SelectionRule = "bounded"
-    max_grad_norm: float = 3.0
-    loss_clip: float = 3.0
-    max_step: float = 2.0
-    grid_size: int = 20
-    budget_growth: float = 0.1
-    reset_every: int = 10
-    growth_cap: float = 1.1
+    max_grad_norm: Positive = 3.0
+    loss_clip: Positive = 3.0
+    max_step: Positive = 2.0
+    grid_size: Count = 20
+    budget_growth: Positive = 0.1  # without it a failed selection would buy nothing
+    reset_every: Count = 10
+    growth_cap: Positive = 1.1
     gradient_rho: float | None = solved()
     search_epsilon: float | None = solved()
 
-    def __post_init__(self) -> None:
-        """Check the settings; without growth a failed selection would buy nothing."""
-        _validate.choice(("equal", "classical"), initial_split=self.initial_split)
-        _validate.choice(SELECTION_RULES, selection=self.selection)
-        _validate.positive(
-            max_grad_norm=self.max_grad_norm,
-            loss_clip=self.loss_clip,
-            max_step=self.max_step,
-            budget_growth=self.budget_growth,
-            growth_cap=self.growth_cap,
-        )
-        _validate.at_least(
-            1,
-            splits=self.splits,
-            grid_size=self.grid_size,
-            reset_every=self.reset_every,
-        )
-
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Set the first budgets."""
-        each = budget.epsilon / (2 * self.splits)
-        rho = gradient_rho = each**2 / 2
+        share = budget.epsilon / (2 * self.splits)
+        rho = gradient_rho = share**2 / 2
         if self.initial_split == "classical":
-            gradient_rho = each**2 / (4 * math.log(1.25 / budget.delta))
+            gradient_rho = share**2 / (4 * math.log(1.25 / budget.delta))
         epsilon = selection_epsilon(rho, self.selection)
         return replace(self, gradient_rho=gradient_rho, search_epsilon=epsilon)
 

@@ -22,11 +22,18 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
-from armijo import _validate
+from armijo._validate import Positive
 from armijo.accounting.budget import FloatArray
 from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.data.query import Matrix, Rows
-from armijo.methods.base import Method, Problem, Schedule, StepRecord, solved
+from armijo.methods.base import (
+    Method,
+    Problem,
+    Schedule,
+    StepRecord,
+    calibrated,
+    solved,
+)
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import LinearObjective
 
@@ -56,18 +63,12 @@ class OneShot(Method[OneShotState]):
     @property
     def objective(self) -> LinearObjective:
         """The linear model that it was calibrated for."""
-        return self._known.linear
+        return calibrated(problem=self.problem).linear
 
     @property
     def n_rows(self) -> int:
         """The public number of rows that it was calibrated for."""
-        return self._known.n_rows
-
-    @property
-    def _known(self) -> Problem:
-        if self.problem is None:
-            raise ValueError("Expected a calibrated method; call calibrate first.")
-        return self.problem
+        return calibrated(problem=self.problem).n_rows
 
     @property
     def gradients(self) -> int | None:
@@ -213,16 +214,16 @@ class BoundedRelease(OneShot):
     smooth: ClassVar[bool] = True
     method: ClassVar[str] = ""
 
-    data_norm: float | None = None
+    data_norm: Positive | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.data_norm is None:
             raise ValueError(
                 f"Method {self.method!r} asks for data_norm, a public bound on the "
                 "norm of a row (longer rows are scaled down to it); it is never read "
                 "from the data. Give one, such as 1.0. Nothing was spent."
             )
-        _validate.positive(data_norm=self.data_norm)
 
     @property
     def prediction_norm(self) -> float | None:
@@ -232,8 +233,7 @@ class BoundedRelease(OneShot):
     @property
     def rows(self) -> BoundedRows:
         """The map of the rows into the unit ball."""
-        if self.data_norm is None:
-            raise ValueError("Expected data_norm, got None.")
         return BoundedRows(
-            data_norm=self.data_norm, fit_intercept=self.objective.fit_intercept
+            data_norm=calibrated(data_norm=self.data_norm),
+            fit_intercept=self.objective.fit_intercept,
         )

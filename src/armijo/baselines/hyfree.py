@@ -10,17 +10,16 @@ together one Gaussian, and every charge is known before the first.
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import groupby
-from typing import Literal, Self
+from functools import cached_property, partial
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from armijo import _validate
+from armijo._validate import AboveOne, Count, NonNegative, Positive, SamplingProb
 from armijo.accounting.budget import Budget, FloatArray
-from armijo.accounting.calibration import noise_for_plan
 from armijo.accounting.mechanisms import Gaussian
 from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.methods.base import (
@@ -29,7 +28,9 @@ from armijo.methods.base import (
     Schedule,
     StepRecord,
     calibrated,
+    schedule_of,
     solved,
+    with_solved_noise,
 )
 from armijo.methods.sgd import DPSGD, DPAdam, GradientState
 from armijo.objectives.base import Objective
@@ -61,15 +62,15 @@ class HyFreeState:
     """Released values: parameters, moments, the step and the clip of the losses."""
 
     w: Tensor
-    step_size: float
-    loss_clip: float
+    step_size: Positive
+    loss_clip: Positive
     updates: int = 0
     first_moment: Tensor | None = None
     second_moment: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Check the public numbers, which may come from a file."""
-        _validate.positive(step_size=self.step_size, loss_clip=self.loss_clip)
+        _validate.fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,46 +109,23 @@ class HyFree(Method[HyFreeState]):
         Noise of the gradients, from calibration.
     """
 
-    sampling_prob: float = 0.1
-    steps: int = 50
-    step_size: float | None = None
-    loss_clip: float = 1.0
-    reset_every: int = 5
-    points: int = 3
-    growth_cap: float = 3.0
-    step_change: float = 2.0
-    significance: float = 1.0
-    stability: float = 1.0
-    noise_growth: float = 1.01
+    sampling_prob: SamplingProb = 0.1
+    steps: Count = 50
+    step_size: Positive | None = None
+    loss_clip: Positive = 1.0
+    reset_every: Count = 5
+    points: Annotated[int, partial(_validate.at_least, 3)] = 3
+    growth_cap: Positive = 3.0
+    step_change: AboveOne = 2.0
+    significance: NonNegative = 1.0
+    stability: Positive = 1.0
+    noise_growth: AboveOne = 1.01
     variant: Literal["adam", "sgd"] = "adam"
     noise_multiplier: float | None = solved()
 
-    def __post_init__(self) -> None:
-        _validate.sampling_prob(sampling_prob=self.sampling_prob)
-        _validate.at_least(1, steps=self.steps, reset_every=self.reset_every)
-        _validate.at_least(3, points=self.points)
-        _validate.choice(("adam", "sgd"), variant=self.variant)
-        _validate.positive(
-            step_size=1.0 if self.step_size is None else self.step_size,
-            loss_clip=self.loss_clip,
-            growth_cap=self.growth_cap,
-            stability=self.stability,
-        )
-        _validate.non_negative(significance=self.significance)
-        for name in ("noise_growth", "step_change"):
-            _validate.finite(**{name: getattr(self, name)})
-            if not getattr(self, name) > 1:
-                raise ValueError(f"Expected {name} > 1, got {getattr(self, name)!r}.")
-
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
-        """Solve the noise for the budget."""
-        return self.with_noise(
-            noise_for_plan(budget, lambda z: self.with_noise(z).schedule())
-        )
-
-    def with_noise(self, noise: float) -> Self:
-        """Return the method with a given gradient noise; that of the losses follows."""
-        return replace(self, noise_multiplier=noise)
+        """Solve the noise of the gradients; that of the losses follows."""
+        return with_solved_noise(self, budget)
 
     @cached_property
     def base(self) -> DPSGD:
@@ -177,35 +155,29 @@ class HyFree(Method[HyFreeState]):
 
     def init(self, w: Tensor) -> HyFreeState:
         """Return the first state."""
-        step_size = self.step_size
-        if step_size is None:
-            step_size = 0.1 if self.variant == "adam" else 1.0
+        step_size = self.step_size or (0.1 if self.variant == "adam" else 1.0)
         return HyFreeState(w=w, step_size=step_size, loss_clip=self.loss_clip)
 
     def schedule(self) -> Schedule:
         """Return the two kinds of batches in their order."""
-        batches = (self._batch(t).mechanism for t in range(self.base.steps))
-        return tuple((kind, len(list(run))) for kind, run in groupby(batches))
+        return schedule_of(self._batch(t) for t in range(self.steps))
 
     def plan(self, state: HyFreeState) -> BatchPlan:
-        """Name a gradient, and the losses when a fit is due.
+        """Name a gradient, and the losses when a fit is due; past the end, the last.
 
-        After the last step the last batch is named again: the accountant then says
-        that the plan is used up, where a kind of batch that the plan does not have
-        (one step is a fit and nothing else) would end a paid run with an error.
+        The accountant refuses what is beyond the schedule; a kind of batch that the
+        schedule does not have would end a paid run with an error instead.
         """
-        return self._batch(min(state.updates, self.base.steps - 1))
+        return self._batch(min(state.updates, self.steps - 1))
 
     def _fits(self, update: int) -> bool:
-        """Say whether the step is fitted at this update."""
         return update % self.reset_every == 0
 
     def _batch(self, update: int) -> BatchPlan:
-        """Return the plan of one batch."""
         losses = (self.losses,) if self._fits(update) else ()
         return BatchPlan(
             mechanisms=(self.base.gradient, *losses),
-            sampling_prob=self.base.sampling_prob,
+            sampling_prob=self.sampling_prob,
         )
 
     def step(
@@ -219,23 +191,25 @@ class HyFree(Method[HyFreeState]):
         query = objective.normalized_gradient_sum(state.w, stability=self.stability)
         mean = batch.noisy_vector(query, self.base.gradient) / batch_size
         g = mean + objective.penalty_gradient(state.w)
-        turned, direction = self._turned(state, g)
+        new, direction = self._precondition(state, g)
         fits = self._fits(state.updates)
         if fits:
-            turned = self._fitted(batch, objective, turned, direction, batch_size)
+            new = self._fitted(batch, objective, new, direction, batch_size)
         record = StepRecord(
             update=state.updates,
-            step_size=turned.step_size,
+            step_size=new.step_size,
             tries=self.points if fits else 0,
             direction_norm=float(direction.norm()),
             gradient_rho=self.base.gradient.rho,
             max_grad_norm=self.base.gradient.sensitivity,
             loss_clip=state.loss_clip,
         )
-        w = state.w - turned.step_size * direction
-        return replace(turned, w=w, updates=state.updates + 1), record
+        w = state.w - new.step_size * direction
+        return replace(new, w=w, updates=state.updates + 1), record
 
-    def _turned(self, state: HyFreeState, g: Tensor) -> tuple[HyFreeState, Tensor]:
+    def _precondition(
+        self, state: HyFreeState, g: Tensor
+    ) -> tuple[HyFreeState, Tensor]:
         """Return the new moments, and what a step of one would take from ``w``."""
         origin = GradientState(
             w=torch.zeros_like(g),
@@ -244,10 +218,10 @@ class HyFree(Method[HyFreeState]):
             second_moment=state.second_moment,
         )
         moved = self.base.moved(origin, g)
-        turned = replace(
+        new = replace(
             state, first_moment=moved.first_moment, second_moment=moved.second_moment
         )
-        return turned, -moved.w
+        return new, -moved.w
 
     def _fitted(
         self,

@@ -29,7 +29,7 @@ derivative, which the proofs treat as a null set (Chaudhuri et al. 2011).
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
-from armijo import _validate
+from armijo._validate import Positive, Share
 from armijo.accounting.budget import Budget, FloatArray, Neighboring
 from armijo.accounting.mechanisms import Gaussian, PureDP
 from armijo.accounting.objective_perturbation import (
@@ -259,23 +259,18 @@ class AMP(PerturbedObjective):
 
     method: ClassVar[str] = "amp"
 
-    gradient_tolerance: float | None = None
-    output_share: float = OUTPUT_SHARE
-    noise_share: float | None = None
+    gradient_tolerance: Positive | None = None
+    output_share: Share = OUTPUT_SHARE
+    noise_share: Share | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.open_unit(output_share=self.output_share)
-        if self.gradient_tolerance is not None:
-            _validate.positive(gradient_tolerance=self.gradient_tolerance)
-            if self.gradient_tolerance < _FINEST:
-                raise ValueError(
-                    f"Expected gradient_tolerance >= {_FINEST:g}, got "
-                    f"{self.gradient_tolerance!r}; no solver in double precision "
-                    "reaches less. Nothing was spent."
-                )
-        if self.noise_share is not None:
-            _validate.open_unit(noise_share=self.noise_share)
+        if self.gradient_tolerance and self.gradient_tolerance < _FINEST:
+            raise ValueError(
+                f"Expected gradient_tolerance >= {_FINEST:g}, got "
+                f"{self.gradient_tolerance!r}; no solver in double precision "
+                "reaches less. Nothing was spent."
+            )
 
     @property
     def relation(self) -> Neighboring:

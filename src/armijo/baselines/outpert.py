@@ -31,6 +31,7 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 
 from armijo import _validate
+from armijo._validate import Count, Positive
 from armijo.accounting.budget import Budget, FloatArray, Neighboring
 from armijo.accounting.calibration import noise_multiplier_for
 from armijo.accounting.mechanisms import Gaussian
@@ -71,34 +72,29 @@ class OutpertGD(BoundedRelease):
         over the smoothness.
     variant : {"improved", "replica"}
         See the module.
-    exchange : bool
-        Whether neighbors exchange one row (replace-one); False promises zero-out, with
-        half the sensitivity, for the improved variant only.
+    relation : {"replace-one", "zero-out"}
+        What neighbors differ by; zero-out has half the sensitivity and is for the
+        improved variant only.
     """
 
     method: ClassVar[str] = "outpert-gd"
 
-    steps: int = 50
-    step_size: float | None = None
+    steps: Count = 50
+    step_size: Positive | None = None
     variant: Literal["improved", "replica"] = "improved"
-    exchange: bool = True
+    relation: Neighboring = Neighboring.REPLACE_ONE
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.at_least(1, steps=self.steps)
-        _validate.choice(("improved", "replica"), variant=self.variant)
-        if self.step_size is not None:
-            _validate.positive(step_size=self.step_size)
-        if self.variant == "replica" and not self.exchange:
+        relations = (Neighboring.REPLACE_ONE, Neighboring.ZERO_OUT)
+        _validate.choice(relations, relation=self.relation)
+        object.__setattr__(self, "relation", Neighboring(self.relation))
+        if self.variant == "replica" and self.relation is Neighboring.ZERO_OUT:
             raise ValueError(
-                "Expected exchange=True with variant='replica', got False; the "
-                "published sensitivity is for an exchanged row. Nothing was spent."
+                "Expected relation='replace-one' with variant='replica', got "
+                "'zero-out'; the published sensitivity is for an exchanged row. "
+                "Nothing was spent."
             )
-
-    @property
-    def relation(self) -> Neighboring:
-        """Replace-one as published, or zero-out."""
-        return Neighboring.REPLACE_ONE if self.exchange else Neighboring.ZERO_OUT
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Solve the noise on the last iterate."""
@@ -196,17 +192,10 @@ class OutpertRSGD(BoundedRelease):
 
     method: ClassVar[str] = "outpert-rsgd"
 
-    epochs: int = 5
-    batch_size: int = 4000
-    step_size: float | None = None
+    epochs: Count = 5
+    batch_size: Count = 4000
+    step_size: Positive | None = None
     variant: Literal["mixture", "renyi", "worst-case"] = "mixture"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.at_least(1, epochs=self.epochs, batch_size=self.batch_size)
-        _validate.choice(("mixture", "renyi", "worst-case"), variant=self.variant)
-        if self.step_size is not None:
-            _validate.positive(step_size=self.step_size)
 
     @property
     def relation(self) -> Neighboring:

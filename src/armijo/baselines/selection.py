@@ -24,7 +24,6 @@ from armijo.methods.base import Schedule
 SelectionRule = Literal["bounded", "pure"]
 """What a selection's budget buys: by its bounded range, or as pure DP (replicas)."""
 
-SELECTION_RULES = ("bounded", "pure")
 _TOLERANCE = 1e-4  # of the logarithm of the solved epsilon
 
 

@@ -18,8 +18,8 @@ import numpy as np
 from torch import Tensor
 
 from armijo import _validate
+from armijo._validate import AboveOne, Count, SamplingProb, Share
 from armijo.accounting.budget import Budget
-from armijo.accounting.calibration import noise_for_plan
 from armijo.accounting.mechanisms import Composed, Gaussian, Repeated
 from armijo.accounting.planned import PlannedAccountant
 from armijo.accounting.selection import RepeatAndSelect
@@ -36,6 +36,7 @@ from armijo.methods.base import (
     calibrated,
     minimize,
     solved,
+    with_solved_noise,
 )
 from armijo.methods.sgd import DPSGD
 from armijo.noise import (
@@ -112,18 +113,17 @@ class TunedSGD(Method[TunedState]):
         which each run stays all the more; both from calibration.
     """
 
-    sampling_prob: float = 0.1
-    steps: int = 50
+    sampling_prob: SamplingProb = 0.1
+    steps: Count = 50
     step_sizes: Sequence[float] = (0.1, 0.3, 1.0, 3.0)
     grad_clips: Sequence[float] = (0.3, 1.0, 3.0)
-    repetitions: float = 10.0
-    score_share: float = 0.1
+    repetitions: AboveOne = 10.0
+    score_share: Share = 0.1
     noise_multiplier: float | None = solved()
     budget: Budget = solved()
 
     def __post_init__(self) -> None:
-        _validate.sampling_prob(sampling_prob=self.sampling_prob)
-        _validate.at_least(1, steps=self.steps)
+        super().__post_init__()
         for name in ("step_sizes", "grad_clips"):
             values = getattr(self, name)
             if not isinstance(values, Collection) or not len(values):
@@ -131,18 +131,11 @@ class TunedSGD(Method[TunedState]):
             for place, value in enumerate(values):
                 _validate.positive(**{f"{name}[{place}]": value})
             object.__setattr__(self, name, tuple(values))
-        _validate.finite(repetitions=self.repetitions)
-        if self.repetitions <= 1:
-            raise ValueError(f"Expected repetitions > 1, got {self.repetitions!r}.")
-        _validate.open_unit(score_share=self.score_share)
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Solve the noise of the whole search for the budget."""
-        method = replace(self, budget=budget)
-        noise = noise_for_plan(
-            budget, lambda z: replace(method, noise_multiplier=z).schedule()
-        )
-        method = replace(method, noise_multiplier=noise)
+        method = with_solved_noise(replace(self, budget=budget), budget)
+        noise = calibrated(noise_multiplier=method.noise_multiplier)
         if max(noise, method.score.noise_scale) * STEPS > MAX_SCALE:
             raise ValueError(
                 f"Epsilon {budget.epsilon:g} is too small: its noise cannot be "

@@ -17,6 +17,7 @@ from typing import Literal
 from torch import Tensor
 
 from armijo import _validate
+from armijo._validate import Count, Share
 from armijo.accounting.above_threshold import AboveThreshold
 from armijo.data.private import PrivateBatch
 from armijo.data.query import SMALLEST_BOUND, BoundedQuery
@@ -47,33 +48,29 @@ class ArmijoSearch:
     max_tries : int
         Most candidates (``max_it``); part of the mechanism.
     form : {"loss", "difference"}
-        Clip both losses to ``loss_clip`` as printed, or clip the *difference* to the
+        Clip both losses to ``loss_clip`` as published, or clip the *difference* to the
         public ``eta * max_grad_norm * ||g||``, which is far smaller for small steps.
     subtract_noise : bool
         Whether the public noise energy ``d sigma^2 / L^2`` is subtracted from
         ``||g||^2`` in the Armijo term.
-    armijo : {"scaled", "literal"}
-        Armijo term on the scale of the sum (times L), or as literally printed.
+    armijo_scaling : {"sum", "as-published"}
+        Armijo term on the scale of the sum (times L), or as published, without L.
     fallback : bool
         Whether a search without success returns ``shrink^max_tries * initial_step``
         (network mode) instead of zero.
     """
 
     kind: Literal["laplace", "gaussian"] = "laplace"
-    slope: float = 0.5
-    shrink: float = 0.8
-    max_tries: int = 20
+    slope: Share = 0.5
+    shrink: Share = 0.8
+    max_tries: Count = 20
     form: QueryForm = "loss"
     subtract_noise: bool = False
-    armijo: Literal["scaled", "literal"] = "scaled"
+    armijo_scaling: Literal["sum", "as-published"] = "sum"
     fallback: bool = False
 
     def __post_init__(self) -> None:
-        _validate.choice(("laplace", "gaussian"), kind=self.kind)
-        _validate.choice(("loss", "difference"), form=self.form)
-        _validate.choice(("scaled", "literal"), armijo=self.armijo)
-        _validate.open_unit(slope=self.slope, shrink=self.shrink)
-        _validate.at_least(1, max_tries=self.max_tries)
+        _validate.fields(self)
 
     def mechanism(self, search_epsilon: float) -> AboveThreshold:
         """Return what one search costs; Gaussian noise gets rho = epsilon^2 / 2."""
@@ -134,6 +131,6 @@ class ArmijoSearch:
         energy = direction.squared_norm
         if self.subtract_noise:
             energy = max(energy - direction.noise_sq_norm, 0.0)
-        scale = batch_size if self.armijo == "scaled" else 1.0
+        scale = batch_size if self.armijo_scaling == "sum" else 1.0
         drop = objective.penalty_drop(w, direction.vector)
         return lambda eta: batch_size * drop(eta) - self.slope * eta * scale * energy

@@ -10,7 +10,6 @@ of the iterates that forgets the early ones.
 
 import math
 from dataclasses import dataclass, replace
-from itertools import groupby
 from statistics import NormalDist
 from typing import Self
 
@@ -18,8 +17,8 @@ import numpy as np
 from torch import Tensor
 
 from armijo import _validate
+from armijo._validate import Count, Positive, SamplingProb, Share
 from armijo.accounting.budget import Budget
-from armijo.accounting.calibration import noise_for_plan
 from armijo.accounting.mechanisms import Gaussian
 from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.methods.base import (
@@ -30,8 +29,10 @@ from armijo.methods.base import (
     StepRecord,
     calibrated,
     noisy_gradient,
+    schedule_of,
     solved,
     tail_weight,
+    with_solved_noise,
 )
 from armijo.objectives.base import Objective
 from armijo.objectives.module import as_module
@@ -40,8 +41,8 @@ FACTORS = (0.5, 1.0, 2.0)
 LARGEST_STEP = 8.0
 """Where doubling ends, in units of one over the clip: longer steps have diverged."""
 
-_MOST = 5.0  # deviations that one search may count
-_WRONG = 0.05  # chance that noise alone ever changes the step of a run
+_MOST = 5.0  # standard deviations that one search may count
+_WRONG = 0.05  # probability that noise alone ever changes the step of a run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class SearchedState:
 
     w: Tensor
     point: Tensor
-    step_size: float
+    step_size: Positive
     updates: int = 0
     signal: float = 0.0
     halve: float = 0.0
@@ -58,7 +59,7 @@ class SearchedState:
 
     def __post_init__(self) -> None:
         """Check the public numbers, which may come from a file."""
-        _validate.positive(step_size=self.step_size)
+        _validate.fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,39 +91,20 @@ class AutoNetwork(Method[SearchedState]):
         Noise of each gradient sum over the clip, from calibration.
     """
 
-    sampling_prob: float = 0.01
-    steps: int = 1000
-    max_grad_norm: float = 1.0
-    step_size: float = 4.0
-    reset_every: int = 5
-    search_share: float = 0.3
-    probe_fraction: float = 0.25
-    evidence_window: int = 10
-    averaging_power: float = 8.0
+    sampling_prob: SamplingProb = 0.01
+    steps: Count = 1000
+    max_grad_norm: Positive = 1.0
+    step_size: Positive = 4.0
+    reset_every: Count = 5
+    search_share: Share = 0.3
+    probe_fraction: Positive = 0.25
+    evidence_window: Count = 10
+    averaging_power: Positive = 8.0
     noise_multiplier: float | None = solved()
-
-    def __post_init__(self) -> None:
-        _validate.sampling_prob(sampling_prob=self.sampling_prob)
-        _validate.at_least(1, steps=self.steps)
-        _validate.positive(
-            max_grad_norm=self.max_grad_norm,
-            step_size=self.step_size,
-            probe_fraction=self.probe_fraction,
-            averaging_power=self.averaging_power,
-        )
-        _validate.at_least(1, reset_every=self.reset_every)
-        _validate.at_least(1, evidence_window=self.evidence_window)
-        _validate.open_unit(search_share=self.search_share)
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Solve the noise with which ``steps`` batches use up the budget."""
-        return self.with_noise(
-            noise_for_plan(budget, lambda z: self.with_noise(z).schedule())
-        )
-
-    def with_noise(self, noise: float) -> Self:
-        """Return the method with a noise multiplier of its gradients."""
-        return replace(self, noise_multiplier=noise)
+        return with_solved_noise(self, budget)
 
     @property
     def gradient(self) -> Gaussian:
@@ -147,12 +129,15 @@ class AutoNetwork(Method[SearchedState]):
 
     def schedule(self) -> Schedule:
         """Return the two kinds of batches in their order."""
-        batches = (self._batch(t).mechanism for t in range(self.steps))
-        return tuple((kind, len(list(run))) for kind, run in groupby(batches))
+        return schedule_of(self._batch(t) for t in range(self.steps))
 
     def plan(self, state: SearchedState) -> BatchPlan:
-        """Name a gradient, and a search when it is due."""
-        return self._batch(state.updates)
+        """Name a gradient, and a search when it is due; past the end, the last again.
+
+        The accountant refuses what is beyond the schedule; a kind of batch that the
+        schedule does not have would end a paid run with an error instead.
+        """
+        return self._batch(min(state.updates, self.steps - 1))
 
     def _searches(self, update: int) -> bool:
         return update % self.reset_every == 0
@@ -200,7 +185,7 @@ class AutoNetwork(Method[SearchedState]):
         state, slope = self._slope(state, direction, objective.size)
         if slope == 0:  # no gradient and no noise: nothing to learn a step from
             return state
-        sizes = [each * state.step_size * self.probe_fraction for each in FACTORS]
+        sizes = [f * state.step_size * self.probe_fraction for f in FACTORS]
         units = np.array(sizes) * slope
         query = as_module(objective).drops_along(
             state.point, direction.vector, sizes, units=units
@@ -208,12 +193,12 @@ class AutoNetwork(Method[SearchedState]):
         penalty = objective.penalty_drop(state.point, direction.vector)
         falls = batch_size * np.array([penalty(size) for size in sizes])
         noisy = batch.noisy_sum(query, self.drops) * units + falls
-        half, one, two = noisy.tolist()
+        half, full, double = noisy.tolist()
         noise = (self.drops.noise_scale * units).tolist()
         return self._changed(
             state,
-            halve=_evidence(half - one, math.hypot(noise[0], noise[1])),
-            double=_evidence(two - one, math.hypot(noise[2], noise[1])),
+            halve=_evidence(half - full, math.hypot(noise[0], noise[1])),
+            double=_evidence(double - full, math.hypot(noise[2], noise[1])),
         )
 
     def _slope(
@@ -223,12 +208,12 @@ class AutoNetwork(Method[SearchedState]):
 
         The gradient's own length, by the released one less its noise, and at least
         what could be told from that noise: ``||noise||^2`` of so many numbers of
-        variance v has the deviation ``v sqrt(2 size)``.
+        variance v has standard deviation ``v sqrt(2 size)``.
         """
         variance = direction.noise_sq_norm / size
-        found = direction.squared_norm - direction.noise_sq_norm
+        denoised = direction.squared_norm - direction.noise_sq_norm
         share = 1 / self.evidence_window
-        signal = (1 - share) * state.signal + share * found
+        signal = (1 - share) * state.signal + share * denoised
         square = max(signal, 0.0) + variance * math.sqrt(2 * size)
         slope = self.max_grad_norm * math.sqrt(square)
         return replace(state, signal=signal), slope
@@ -240,8 +225,8 @@ class AutoNetwork(Method[SearchedState]):
 
         A step that settled looks right to a search whatever it is, since the noise of
         iterates grows with it: only what noise would hardly say in all searches of the
-        run together may change it, or it would drift.  Evidence that is no number comes
-        from a step that is far too long.
+        run together may change it, or it would drift.  NaN comes from a step that is
+        far too long.
         """
         share = 1 / self.evidence_window
         halve = (1 - share) * state.halve + share * halve
@@ -258,7 +243,7 @@ class AutoNetwork(Method[SearchedState]):
 
     @property
     def _sure(self) -> float:
-        """Deviations that noise exceeds once in all searches with a small chance."""
+        """Standard deviations that noise hardly exceeds in all searches together."""
         tests = 2 * math.ceil(self.steps / self.reset_every)
         return NormalDist().inv_cdf(1 - _WRONG / tests)
 
@@ -279,7 +264,7 @@ class AutoNetwork(Method[SearchedState]):
 
 
 def _evidence(gain: float, noise: float) -> float:
-    """Return a gain in deviations of its noise, limited so that none counts for all."""
+    """Return a gain in units of its noise, limited so that none counts for all."""
     if math.isnan(gain):
         return gain
     if noise == 0:

@@ -7,21 +7,22 @@ turns the batch's answers into a new state and a record.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
+from itertools import groupby
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from torch import Tensor
 
+from armijo import _validate
 from armijo.accounting.budget import Budget, Neighboring
+from armijo.accounting.calibration import noise_for_plan
 from armijo.accounting.mechanisms import Gaussian, Mechanism
 from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
 from armijo.errors import BudgetExceeded
 from armijo.objectives.base import Objective
-from armijo.objectives.linear import LinearObjective
-
-_DECAY = 3.0  # the last half of the updates has 1 - 1/2^(3 + 1) of the weight
+from armijo.objectives.linear import LinearObjective, as_linear
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +83,7 @@ class State(Protocol):
 
 SOLVED = "solved"
 S = TypeVar("S", bound=State)
+T = TypeVar("T")
 Schedule = tuple[tuple[Mechanism, int], ...]
 """Charges in their order, each with how often it follows itself."""
 
@@ -104,19 +106,15 @@ class Problem:
     @property
     def linear(self) -> LinearObjective:
         """The linear model, for methods that ask what only such a model answers."""
-        if self.objective is None:
-            raise ValueError(
-                "Expected a linear model, got a network, which this method is not for. "
-                "Nothing was spent."
-            )
-        return self.objective
+        return as_linear(self.objective)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC, Generic[S]):
     """An algorithm: its fields are its public settings, its functions are pure.
 
-    Fields that are None before :meth:`calibrate` follow from the budget.
+    Fields are checked by their types (:func:`armijo._validate.fields`); those that are
+    None before :meth:`calibrate` follow from the budget.
 
     Attributes
     ----------
@@ -146,12 +144,15 @@ class Method(ABC, Generic[S]):
     nested: ClassVar[Mapping[str, tuple[str, str]]] = {}
     """Options that are a field of a field, by the name they have for users."""
 
+    def __post_init__(self) -> None:
+        _validate.fields(self)
+
     @classmethod
     def options(cls) -> set[str]:
         """Return the names of the options that it takes."""
         inner = {name for name, _ in cls.nested.values()}
-        own = {one.name for one in fields(cls) if not one.metadata.get(SOLVED)}
-        return (own - inner) | cls.nested.keys()
+        outer = {entry.name for entry in fields(cls) if not entry.metadata.get(SOLVED)}
+        return (outer - inner) | cls.nested.keys()
 
     @classmethod
     def from_options(cls, asked: Mapping[str, Any]) -> Self:
@@ -186,6 +187,9 @@ class Method(ABC, Generic[S]):
         """Use the batch; ``batch_size`` is the public expected one."""
 
 
+M = TypeVar("M", bound=Method[Any])
+
+
 def minimize(
     objective: Objective,
     data: PrivateDataset,
@@ -213,12 +217,7 @@ def minimize(
         state, record = method.step(batch, objective, state, size)
         done += 1
         spent = data.accountant.epsilon_spent()
-        yield state, _stamped(record, batch=batch.number, epsilon=spent)
-
-
-def _stamped(record: StepRecord, *, batch: int, epsilon: float) -> StepRecord:
-    """Return the record with the number of its batch and the spent epsilon."""
-    return replace(record, batch=batch, epsilon=epsilon)
+        yield state, replace(record, batch=batch.number, epsilon=spent)
 
 
 def solved() -> Any:
@@ -226,7 +225,7 @@ def solved() -> Any:
     return field(default=None, metadata={SOLVED: True})
 
 
-def calibrated(**given: float | None) -> float:
+def calibrated(**given: T | None) -> T:
     """Return a field that calibration sets, refusing to go on without it.
 
     >>> calibrated(noise_multiplier=2.0)
@@ -239,6 +238,21 @@ def calibrated(**given: float | None) -> float:
             "problem) first. Nothing was spent."
         )
     return value
+
+
+def schedule_of(plans: Iterable[BatchPlan]) -> Schedule:
+    """Return the charges of batches in their order, equal neighbors counted."""
+    charges = groupby(plan.mechanism for plan in plans)
+    return tuple((mechanism, len(list(run))) for mechanism, run in charges)
+
+
+def with_solved_noise(method: M, budget: Budget) -> M:
+    """Return the method with the ``noise_multiplier`` that uses up the budget."""
+
+    def at(noise: float) -> M:
+        return replace(method, **{"noise_multiplier": noise})
+
+    return at(noise_for_plan(budget, lambda noise: at(noise).schedule() or ()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,7 +300,7 @@ def averaged(
     return Direction(vector=vector, noise_sq_norm=energy)
 
 
-def tail_weight(update: int, decay: float = _DECAY) -> float:
+def tail_weight(update: int, decay: float = 3.0) -> float:
     """Return the weight of the iterate after an update, from one on, in the mean.
 
     Polynomial-decay averaging (Shamir and Zhang 2013) with decay a:

@@ -17,10 +17,10 @@ budgets together (GradAvg, Lee and Kifer 2018).  The search budget never grows.
 =================  ==============================  ==================================
 paper              here                            default
 =================  ==============================  ==================================
-q                  ``sampling_prob``                        0.1
+q                  ``sampling_prob``               0.1
 rho_grad, eps_BT   ``gradient_rho`` ...            from the budget, see estimators
-C_grad, C_obj      ``max_grad_norm``, ``loss_clip``    3, 1
-eta_0              ``initial_step``                    2
+C_grad, C_obj      ``max_grad_norm``, ``loss_clip`` 3, 1
+eta_0              ``initial_step``                2
 xi                 ``budget_growth``               0.3
 psi                ``angle_decay``                 0.8
 phi_max, phi_min   ``angle_high``, ``angle_low``   1.1, 0.5
@@ -32,12 +32,13 @@ zeta               ``clip_decay``                  0 (DP-BLSGD-AC: 0.05)
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from armijo import _validate
+from armijo._validate import Count, NonNegative, Positive, SamplingProb, Share
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import line_search_budget, noise_for_plan
 from armijo.accounting.mechanisms import Composed, Gaussian
@@ -63,6 +64,16 @@ SPLITS = 50
 """Chen and Lee (2020) divide epsilon by twice the iterations they expect."""
 
 
+def _above_zero(**values: float) -> None:
+    """Refuse a budget that buys nothing; without noise it is infinite."""
+    for name, value in values.items():
+        if not value > 0:
+            raise ValueError(f"Expected {name} > 0, got {value!r}.")
+
+
+Budgeted = Annotated[float, _above_zero]
+
+
 @dataclass(frozen=True, kw_only=True)
 class SearchState:
     """Released values that the line-search methods carry from batch to batch.
@@ -71,11 +82,11 @@ class SearchState:
     """
 
     w: Tensor
-    gradient_rho: float
-    search_epsilon: float
-    max_grad_norm: float
-    loss_clip: float
-    initial_step: float
+    gradient_rho: Budgeted
+    search_epsilon: Budgeted
+    max_grad_norm: Budgeted
+    loss_clip: Budgeted
+    initial_step: Budgeted
     updates: int = 0
     recent_steps: tuple[float, ...] = ()
     pending: Direction | None = None
@@ -85,22 +96,17 @@ class SearchState:
     point: Tensor | None = None
 
     @property
-    def here(self) -> Tensor:
+    def iterate(self) -> Tensor:
         """The last iterate, from which the next step is made."""
         return self.w if self.point is None else self.point
 
     def __post_init__(self) -> None:
         """Check the public numbers, which may come from a file."""
-        budgets = (self.gradient_rho, self.search_epsilon)  # infinite without noise
-        clips = (self.max_grad_norm, self.loss_clip, self.initial_step)
-        if not all(value > 0 for value in (*budgets, *clips)):
-            raise ValueError(
-                f"Expected positive budgets and clips, got {budgets} and {clips}."
-            )
-        if self.here.shape != self.w.shape:
+        _validate.fields(self)
+        if self.iterate.shape != self.w.shape:
             raise ValueError(
                 f"Expected a point like the model, which has {self.w.numel()} numbers, "
-                f"got {self.here.numel()}."
+                f"got {self.iterate.numel()}."
             )
 
 
@@ -111,28 +117,6 @@ def angle_between(first: Tensor, second: Tensor) -> float:
         return 90.0
     cosine = max(-1.0, min(1.0, float(first @ second) / norms))
     return math.degrees(math.acos(cosine))
-
-
-def record(
-    state: SearchState,
-    direction: Direction,
-    angle: float | None,
-    choice: StepChoice,
-    gradient_rho: float,
-) -> StepRecord:
-    """Write down what this batch released, with the settings it was measured with."""
-    return StepRecord(
-        update=state.updates,
-        step_size=choice.step_size,
-        tries=choice.tries,
-        direction_norm=math.sqrt(direction.squared_norm),
-        angle=angle,
-        gradient_rho=gradient_rho,
-        search_epsilon=state.search_epsilon,
-        max_grad_norm=state.max_grad_norm,
-        loss_clip=state.loss_clip,
-        initial_step=state.initial_step,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,47 +160,24 @@ class LineSearch(Method[SearchState]):
                 "shrink",
                 "max_tries",
                 "subtract_noise",
-                "armijo",
+                "armijo_scaling",
                 "fallback",
             )
         },
     }
 
-    gradient_rho: float | None = None
-    search_epsilon: float | None = None
-    expected_steps: int | None = None
-    search_share: float | None = None
+    gradient_rho: Budgeted | None = None
+    search_epsilon: Budgeted | None = None
+    expected_steps: Count | None = None
+    search_share: Share | None = None
     search: ArmijoSearch = field(default_factory=ArmijoSearch)
-    max_grad_norm: float = 3.0
-    loss_clip: float = 1.0
-    initial_step: float = 2.0
-    budget_growth: float = 0.3
-    reset_every: int = 10
-    growth_cap: float = 1.2
+    max_grad_norm: Positive = 3.0
+    loss_clip: Positive = 1.0
+    initial_step: Positive = 2.0
+    budget_growth: NonNegative = 0.3
+    reset_every: Count = 10
+    growth_cap: Positive = 1.2
     average_iterates: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("gradient_rho", "search_epsilon"):
-            budget = getattr(self, name)
-            if budget is not None and not budget > 0:  # infinite without noise
-                raise ValueError(f"Expected {name} > 0, got {budget!r}.")
-        if self.expected_steps is not None:
-            _validate.at_least(1, expected_steps=self.expected_steps)
-        if self.search_share is not None:
-            _validate.open_unit(search_share=self.search_share)
-        _validate.positive(
-            max_grad_norm=self.max_grad_norm,
-            loss_clip=self.loss_clip,
-            initial_step=self.initial_step,
-            growth_cap=self.growth_cap,
-        )
-        _validate.non_negative(budget_growth=self.budget_growth)
-        _validate.at_least(1, reset_every=self.reset_every)
-        if not isinstance(self.average_iterates, bool):
-            raise ValueError(
-                "Expected average_iterates True or False, got "
-                f"{self.average_iterates!r}."
-            )
 
     @property
     def sampling(self) -> float:
@@ -228,17 +189,15 @@ class LineSearch(Method[SearchState]):
         rho, epsilon = self._first_budgets(budget)
         return replace(
             self,
-            gradient_rho=rho if self.gradient_rho is None else self.gradient_rho,
-            search_epsilon=(
-                epsilon if self.search_epsilon is None else self.search_epsilon
-            ),
+            gradient_rho=self.gradient_rho or rho,
+            search_epsilon=self.search_epsilon or epsilon,
         )
 
     def _first_budgets(self, budget: Budget) -> tuple[float, float]:
         """Return gradient rho and search epsilon of the first batch."""
         if self.expected_steps is None:
-            each = budget.epsilon / (2 * SPLITS)
-            return each**2 / 2, each
+            epsilon = budget.epsilon / (2 * SPLITS)
+            return epsilon**2 / 2, epsilon
         if self.search_share is not None:
             return self._shared_budgets(budget, self.search_share, self.expected_steps)
         solved = line_search_budget(
@@ -282,6 +241,40 @@ class LineSearch(Method[SearchState]):
         """Return None: what a search answers decides what is charged next."""
         return None
 
+    def plan(self, state: SearchState) -> BatchPlan:
+        """Name one gradient and one search on one batch."""
+        search = self.search.mechanism(state.search_epsilon)
+        return BatchPlan(
+            mechanisms=(self._gradient(state), search), sampling_prob=self.sampling
+        )
+
+    def _gradient(self, state: SearchState) -> Gaussian:
+        return Gaussian.from_rho(self._rho(state), state.max_grad_norm)
+
+    def _rho(self, state: SearchState) -> float:
+        return state.gradient_rho
+
+    def record(
+        self,
+        state: SearchState,
+        direction: Direction,
+        angle: float | None,
+        choice: StepChoice,
+    ) -> StepRecord:
+        """Return what this batch released, with the settings it was measured with."""
+        return StepRecord(
+            update=state.updates,
+            step_size=choice.step_size,
+            tries=choice.tries,
+            direction_norm=math.sqrt(direction.squared_norm),
+            angle=angle,
+            gradient_rho=self._rho(state),
+            search_epsilon=state.search_epsilon,
+            max_grad_norm=state.max_grad_norm,
+            loss_clip=state.loss_clip,
+            initial_step=state.initial_step,
+        )
+
     def searched(
         self,
         batch: PrivateBatch,
@@ -294,7 +287,7 @@ class LineSearch(Method[SearchState]):
         return self.search.choose(
             batch,
             objective,
-            state.here,
+            state.iterate,
             direction,
             mechanism=self.search.mechanism(state.search_epsilon),
             initial_step=state.initial_step,
@@ -312,7 +305,7 @@ class LineSearch(Method[SearchState]):
         if updates % self.reset_every == 0:
             initial_step = min(self.growth_cap * max(steps), initial_step)
             steps = ()
-        w = point = torch.sub(state.here, direction.vector, alpha=choice.step_size)
+        w = point = torch.sub(state.iterate, direction.vector, alpha=choice.step_size)
         if self.average_iterates:
             w = torch.lerp(state.w, point, tail_weight(updates))
         return replace(
@@ -345,26 +338,20 @@ class BLSGD(LineSearch):
         DP-BLSGD-AC: clips shrink by this share, at most once per update, when the
         gradient budget grew.
     average : {"plain", "weighted"}
-        How a retry averages directions: one half each as printed, or by inverse noise
+        How a retry averages directions: one half each as published, or by inverse noise
         variance.
     """
 
-    sampling_prob: float = 0.1
+    sampling_prob: SamplingProb = 0.1
     adapt: Literal["angle", "always", "never"] = "angle"
-    angle_decay: float = 0.8
-    angle_high: float = 1.1
-    angle_low: float = 0.5
-    clip_decay: float = 0.0
+    angle_decay: Share = 0.8
+    angle_high: Positive = 1.1
+    angle_low: Positive = 0.5
+    clip_decay: Annotated[float, _validate.finite] = 0.0
     average: Literal["plain", "weighted"] = "plain"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.sampling_prob(sampling_prob=self.sampling_prob)
-        _validate.choice(("angle", "always", "never"), adapt=self.adapt)
-        _validate.choice(("plain", "weighted"), average=self.average)
-        _validate.open_unit(angle_decay=self.angle_decay)
-        _validate.positive(angle_high=self.angle_high, angle_low=self.angle_low)
-        _validate.finite(clip_decay=self.clip_decay)
         if not 0 <= self.clip_decay < 1:
             raise ValueError(
                 f"Expected 0 <= clip_decay < 1, got {self.clip_decay!r}; give the "
@@ -386,14 +373,6 @@ class BLSGD(LineSearch):
             )
         return super().calibrate(budget, problem)
 
-    def plan(self, state: SearchState) -> BatchPlan:
-        """Name one gradient and one search on one batch."""
-        gradient = Gaussian.from_rho(state.gradient_rho, state.max_grad_norm)
-        search = self.search.mechanism(state.search_epsilon)
-        return BatchPlan(
-            mechanisms=(gradient, search), sampling_prob=self.sampling_prob
-        )
-
     def step(
         self,
         batch: PrivateBatch,
@@ -402,8 +381,8 @@ class BLSGD(LineSearch):
         batch_size: float,
     ) -> tuple[SearchState, StepRecord]:
         """Measure a gradient, adapt the budgets on a retry, search, and move."""
-        gradient = Gaussian.from_rho(state.gradient_rho, state.max_grad_norm)
-        fresh = noisy_gradient(batch, objective, state.here, gradient, batch_size)
+        gradient = self._gradient(state)
+        fresh = noisy_gradient(batch, objective, state.iterate, gradient, batch_size)
         direction, angle, adapted = fresh, None, state
         if state.pending is not None:
             angle = angle_between(state.pending.vector, fresh.vector)
@@ -412,13 +391,13 @@ class BLSGD(LineSearch):
         choice = self.searched(batch, objective, state, direction, batch_size)
         if choice.step_size == 0:
             waiting = replace(adapted, pending=direction)
-            return waiting, record(state, direction, angle, choice, state.gradient_rho)
+            return waiting, self.record(state, direction, angle, choice)
         moved = self.moved(adapted, direction, choice)
         if state.previous is not None:
             angle = angle_between(state.previous, direction.vector)
             mean = self.angle_decay * state.mean_angle + (1 - self.angle_decay) * angle
             moved = replace(moved, mean_angle=mean)
-        return moved, record(state, direction, angle, choice, state.gradient_rho)
+        return moved, self.record(state, direction, angle, choice)
 
     def _adapted(
         self, state: SearchState, old: Direction, new: Direction, angle: float
@@ -454,18 +433,7 @@ class BLSGD(LineSearch):
 class BLGD(LineSearch):
     """Private full-batch gradient descent with a private Armijo search."""
 
-    def __post_init__(self) -> None:
-        """Check the settings; without growth a failed search would buy nothing."""
-        super().__post_init__()
-        _validate.positive(budget_growth=self.budget_growth)
-
-    def plan(self, state: SearchState) -> BatchPlan:
-        """Name the gradient, or what refines the pending one, and a search."""
-        search = self.search.mechanism(state.search_epsilon)
-        return BatchPlan(mechanisms=(self._gradient(state), search))
-
-    def _gradient(self, state: SearchState) -> Gaussian:
-        return Gaussian.from_rho(self._rho(state), state.max_grad_norm)
+    budget_growth: Positive = 0.3  # without growth a failed search would buy nothing
 
     def _rho(self, state: SearchState) -> float:
         """Return its budget: a whole one, or the increase that refines."""
@@ -482,7 +450,9 @@ class BLGD(LineSearch):
     ) -> tuple[SearchState, StepRecord]:
         """Measure or refine the gradient, search, and move."""
         gradient = self._gradient(state)
-        direction = noisy_gradient(batch, objective, state.here, gradient, batch_size)
+        direction = noisy_gradient(
+            batch, objective, state.iterate, gradient, batch_size
+        )
         angle = None
         if state.pending is not None:
             # Inverse variance is proportional to rho: old rho against the increase.
@@ -491,8 +461,8 @@ class BLGD(LineSearch):
         if choice.step_size == 0:
             grown = state.gradient_rho * (1 + self.budget_growth)
             waiting = replace(state, pending=direction, gradient_rho=grown)
-            return waiting, record(state, direction, angle, choice, self._rho(state))
+            return waiting, self.record(state, direction, angle, choice)
         if state.previous is not None:
             angle = angle_between(state.previous, direction.vector)
         moved = self.moved(state, direction, choice)
-        return moved, record(state, direction, angle, choice, self._rho(state))
+        return moved, self.record(state, direction, angle, choice)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from armijo import _validate
+from armijo._validate import Count, NonNegative, Positive, SamplingProb, Share
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import affordable_steps, noise_multiplier_for
 from armijo.accounting.mechanisms import Gaussian
@@ -59,26 +60,15 @@ class DPSGD(Method[GradientState]):
         Noise of each gradient sum over the clip; None solves it for the budget.
     """
 
-    sampling_prob: float = 0.1
-    steps: int = 50
-    step_size: float | None = None
-    max_grad_norm: float = 3.0
-    noise_multiplier: float | None = None
-
-    def __post_init__(self) -> None:
-        _validate.sampling_prob(sampling_prob=self.sampling_prob)
-        _validate.at_least(1, steps=self.steps)
-        _validate.positive(max_grad_norm=self.max_grad_norm)
-        if self.step_size is not None:
-            _validate.positive(step_size=self.step_size)
-        if self.noise_multiplier is not None:
-            _validate.non_negative(noise_multiplier=self.noise_multiplier)
+    sampling_prob: SamplingProb = 0.1
+    steps: Count = 50
+    step_size: Positive | None = None
+    max_grad_norm: Positive = 3.0
+    noise_multiplier: NonNegative | None = None
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Solve the noise for the budget, or the steps for a given noise."""
-        size = self.step_size
-        if size is None:
-            size = self._usual_step(problem)
+        size = self.step_size or self._usual_step(problem)
         if self.noise_multiplier is None:
             noise = noise_multiplier_for(
                 budget, sampling_prob=self.sampling_prob, steps=self.steps
@@ -153,15 +143,10 @@ class DPAdam(DPSGD):
     ``step_size=None`` is 0.1, and 0.001 for networks.
     """
 
-    steps: int = 100
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.open_unit(beta1=self.beta1, beta2=self.beta2)
-        _validate.positive(eps=self.eps)
+    steps: Count = 100
+    beta1: Share = 0.9
+    beta2: Share = 0.999
+    eps: Positive = 1e-8
 
     def _usual_step(self, problem: Problem) -> float:
         return 1e-3 if problem.objective is None else 0.1

@@ -153,7 +153,7 @@ class LinearObjective(SquaredPenalty):
         """Ask for the clipped gradient sum."""
 
         def contributions(rows: Rows) -> OuterProduct:
-            scores = self._scores_at(rows, w)
+            scores = self.scores_at(rows, w)
             coefficients = self.score_gradients(scores, self.labels(rows))
             constant = float(self.fit_intercept)
             return OuterProduct(coefficients.numpy(), rows.X, constant)
@@ -167,7 +167,7 @@ class LinearObjective(SquaredPenalty):
         """
 
         def contributions(rows: Rows) -> OuterProduct:
-            scores = self._scores_at(rows, w)
+            scores = self.scores_at(rows, w)
             raw = self.score_gradients(scores, self.labels(rows)).numpy()
             constant = float(self.fit_intercept)
             with np.errstate(over="ignore", invalid="ignore"):
@@ -206,7 +206,7 @@ class LinearObjective(SquaredPenalty):
         """Ask for the number of rows whose class is predicted, as a vector of one."""
 
         def contributions(rows: Rows) -> FloatArray:
-            scores, y = self._scores_at(rows, w), self.labels(rows)
+            scores, y = self.scores_at(rows, w), self.labels(rows)
             if self.outputs > 1:
                 right = scores.numpy().argmax(axis=1) == y.numpy()
             else:
@@ -350,7 +350,7 @@ class LinearObjective(SquaredPenalty):
 
         def compute() -> tuple[Tensor, Tensor]:
             y = self.labels(rows)
-            here = self._signed(self._scores_at(rows, w), y)
+            here = self._signed(self.scores_at(rows, w), y)
             return here, self._losses_of(here, y)
 
         return rows.remember("here", compute, w)
@@ -368,7 +368,7 @@ class LinearObjective(SquaredPenalty):
         return rows.remember(
             "drops",
             lambda: self.margin_loss.drops(
-                self._signed(self._scores_at(rows, w), self.labels(rows)),
+                self._signed(self.scores_at(rows, w), self.labels(rows)),
                 self._change(rows, step),
             ),
             w,
@@ -391,17 +391,17 @@ class LinearObjective(SquaredPenalty):
             return rows
         return rows.remember("labelled", lambda: rows.without(unknown))
 
-    def _scores_at(self, rows: Rows, w: Tensor) -> Tensor:
+    def scores_at(self, rows: Rows, w: Tensor) -> Tensor:
         """Return the scores of the batch at ``w``, computed once."""
         return rows.remember("scores", lambda: self.scores_of(rows, w), w)
 
 
-def as_linear(objective: Objective) -> LinearObjective:
+def as_linear(objective: Objective | None) -> LinearObjective:
     """Return the objective of a linear model, refusing any other."""
     if not isinstance(objective, LinearObjective):
         raise ValueError(
-            f"Expected a linear model, got {type(objective).__name__}; this method "
-            "asks what only a linear model answers. Nothing was spent."
+            "Expected a linear model, got a network; this method asks what only a "
+            "linear model answers. Nothing was spent."
         )
     return objective
 
