@@ -20,7 +20,6 @@ from armijo.methods import minimize
 from armijo.methods.base import Problem
 from armijo.noise import Randomness
 from armijo.objectives import LinearObjective
-from armijo.training.checkpoint import state_from_dict, state_to_dict
 from tests.baselines.choice_law import (
     OpenAccountant,
     blobs,
@@ -30,6 +29,7 @@ from tests.baselines.choice_law import (
     zeros,
 )
 from tests.data.lattice_doubles import on_lattice
+from tests.training.files import content, survived
 
 RHO, EPSILON = 0.02, 0.3
 LOGISTIC = LinearObjective(loss="logistic", n_features=3, l2=0.01)
@@ -383,8 +383,8 @@ class TestUpdate:
     def test_state_survives_a_checkpoint(self):
         method = method_of()
         state, *_ = feed(method, method.init(zeros(LOGISTIC)), [(G, 3), (G, 0)])
-        again = state_from_dict(state_to_dict(state), state)
-        assert state_to_dict(again) == state_to_dict(state)
+        again = survived(state)
+        assert content(again) == content(state)
         assert method.plan(again) == method.plan(state)
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """HyFreeDP: the fitted step, the clip that follows the loss, and what is paid."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -24,8 +23,8 @@ from armijo.methods.base import Problem, minimize
 from armijo.noise import Randomness, poisson_sample
 from armijo.objectives.linear import LinearObjective
 from armijo.objectives.losses import Huber
-from armijo.training.checkpoint import state_from_dict, state_to_dict
 from tests.data.lattice_doubles import on_lattice
+from tests.training.files import survived
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 ROWS, FEATURES = 90, 3
@@ -341,7 +340,7 @@ def test_a_whole_run_keeps_its_plan(shape):
     assert found[-1][1].epsilon <= BUDGET.epsilon
     assert all(bool(torch.isfinite(state.w).all()) for state, _ in found)
     last = found[-1][0]
-    again = state_from_dict(json.loads(json.dumps(state_to_dict(last))), last)
+    again = survived(last)
     assert torch.equal(again.w, last.w)
     assert torch.equal(again.second_moment, last.second_moment)
     assert replace(again, w=0, first_moment=0, second_moment=0) == replace(

@@ -18,8 +18,8 @@ from armijo.data.private import PrivateDataset
 from armijo.methods import minimize
 from armijo.methods.base import Problem
 from armijo.objectives import LinearObjective
-from armijo.training.checkpoint import state_from_dict, state_to_dict
 from tests.baselines.choice_law import OpenAccountant, blobs, log_laws, run, zeros
+from tests.training.files import content, survived
 
 EPSILON = 0.6
 TINY = LinearObjective(loss="logistic", n_features=1)
@@ -240,8 +240,8 @@ class TestOriginal:
     def test_children_are_public_and_repeatable(self):
         first, again = (self.built().init(zeros(TINY)) for _ in range(2))
         other = self.built(population_seed=1).init(zeros(TINY))
-        assert state_to_dict(first) == state_to_dict(again)
-        assert state_to_dict(first) != state_to_dict(other)
+        assert content(first) == content(again)
+        assert content(first) != content(other)
 
     def test_a_single_parameter_has_no_cut(self):
         objective = LinearObjective(loss="logistic", n_features=1, fit_intercept=False)
@@ -268,8 +268,8 @@ class TestOriginal:
     def test_state_survives_a_checkpoint(self):
         method = self.built(population_size=7, parents=2)
         state = method.init(zeros(TINY))
-        again = state_from_dict(state_to_dict(state), state)
-        assert state_to_dict(again) == state_to_dict(state)
+        again = survived(state)
+        assert content(again) == content(state)
 
 
 class TestSpread:

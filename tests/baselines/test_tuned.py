@@ -17,7 +17,7 @@ from armijo.methods.base import Problem, minimize
 from armijo.methods.sgd import DPSGD
 from armijo.noise import Randomness, SeededBits
 from armijo.objectives.linear import LinearObjective
-from armijo.training.checkpoint import state_from_dict, state_to_dict
+from tests.training.files import survived
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 ROWS = 400
@@ -193,7 +193,7 @@ def test_a_second_search_is_refused(small):
 
 def test_the_state_survives_a_checkpoint(small):
     ((state, _),), _ = run(small)
-    again = state_from_dict(state_to_dict(state), state)
+    again = survived(state)
     assert torch.equal(again.w, state.w)
     assert (again.step_size, again.max_grad_norm, again.score) == (
         state.step_size,

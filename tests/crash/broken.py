@@ -5,11 +5,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from armijo import _files
 from armijo.accounting import ledger
 from armijo.accounting.ledger import Charge, Ledger, MemoryLedger
 from armijo.accounting.run_key import RunKey
 from armijo.noise import Randomness, keyed
-from armijo.training import checkpoint
 from armijo.training.replay import ReplayableRun
 from tests.crash import subjects
 
@@ -31,7 +31,7 @@ def _not_synced() -> None:
 
 def _names_not_synced() -> None:
     """Replace the checkpoint without waiting until its name is on the disk."""
-    checkpoint.sync_folder = lambda path: None
+    _files.sync_folder = lambda path: None
 
 
 def _no_key() -> None:

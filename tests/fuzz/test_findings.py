@@ -2,7 +2,6 @@
 """What fuzzing found, one small input each, so that it stays found."""
 
 import gzip
-import io
 import json
 import resource
 import signal
@@ -10,6 +9,7 @@ import signal
 import numpy as np
 import pyarrow as pa
 import pytest
+import safetensors.torch
 import torch
 
 from armijo.accounting.budget import Budget
@@ -19,7 +19,6 @@ from armijo.accounting.mechanisms import Gaussian
 from armijo.accounting.run_key import RunKey
 from armijo.accounting.subsampling import Subsampled
 from armijo.errors import ArmijoError, TableError
-from armijo.networks.checkpoint import load_training
 from armijo.noise import Randomness
 from armijo.report.page import plain_sentence
 from armijo.tables import read_table
@@ -28,6 +27,7 @@ from tests.cli.conftest import armijo, small, trained  # noqa: F401 (fixtures)
 from tests.fuzz.limits import bounded_memory
 from tests.fuzz.run_targets import RUN, RUN_TARGETS, report
 from tests.fuzz.table_targets import written
+from tests.training.files import DOCUMENT, put_together, taken_apart
 from tests.training.test_checkpoint import some_state
 
 DEEP = b"[" * 100_000
@@ -92,11 +92,15 @@ class TestCheckpoints:
     """A checkpoint was taken, or ended in a traceback, that could not be gone on."""
 
     def changed(self, tmp_path, change):
-        document = json.loads(RUN_TARGETS["checkpoint"].seeds[0])
+        document, vectors = taken_apart(RUN_TARGETS["checkpoint"].seeds[0])
         change(document)
         path = tmp_path / "run.json"
-        path.write_text(json.dumps(document))
+        path.write_bytes(put_together(document, vectors))
         return path
+
+    def test_the_unchanged_file_is_taken(self, tmp_path):
+        path = self.changed(tmp_path, lambda document: None)
+        assert load_checkpoint(path, run=RUN, like=some_state()).charges == 3
 
     @pytest.mark.parametrize(
         "change",
@@ -108,7 +112,10 @@ class TestCheckpoints:
             lambda d: d.update(charges=2.5),
             lambda d: d.update(ledger=["name"]),
             lambda d: d.update(tag=None),
+            lambda d: d.update(charges=float("inf")),
+            lambda d: d.update(evaluations=[(float("inf"), 1.0)]),
             lambda d: d["state"].update(w={"tensor": [None, 1.0]}),
+            lambda d: d["state"].update(w=[0.0, 1.0]),
             lambda d: d["run"].update(epsilon=float("inf")),
         ],
     )
@@ -117,10 +124,21 @@ class TestCheckpoints:
         with pytest.raises(ArmijoError, match=r"not a checkpoint.*nothing was spent"):
             load_checkpoint(path, run=RUN, like=some_state())
 
-    def test_a_deep_nest(self, tmp_path):
-        (tmp_path / "run.json").write_bytes(DEEP)
+    @pytest.mark.parametrize("wrapped", [True, False])
+    def test_a_deep_nest(self, tmp_path, wrapped):
+        text = torch.tensor(list(DEEP), dtype=torch.uint8)
+        content = safetensors.torch.save({DOCUMENT: text}) if wrapped else DEEP
+        (tmp_path / "run.json").write_bytes(content)
         with pytest.raises(ArmijoError, match="not a checkpoint"):
             load_checkpoint(tmp_path / "run.json", run=RUN, like=some_state())
+
+    def test_a_vector_longer_than_its_file(self, tmp_path):
+        whole = RUN_TARGETS["checkpoint"].seeds[0]
+        path = tmp_path / "run.json"
+        assert b'"shape":[2]' in whole
+        path.write_bytes(whole.replace(b'"shape":[2]', b'"shape":[9]', 1))
+        with pytest.raises(ArmijoError, match="not a checkpoint"):
+            load_checkpoint(path, run=RUN, like=some_state())
 
     @pytest.mark.parametrize("name", ["counter", "key", "buffer", "buffer_pos"])
     @pytest.mark.parametrize("value", [None, [], [-1, 0, 0, 0], {}, "7", 2**70, -1])
@@ -136,42 +154,6 @@ class TestCheckpoints:
         bits = Randomness(seed=3, insecure_deterministic=True)
         with pytest.raises(ValueError, match="with the streams"):
             bits.load_state_dict({**bits.state_dict(), "streams": streams})
-
-
-class TestNetworks:
-    def load(self, change):
-        document = torch.load(
-            io.BytesIO(RUN_TARGETS["training"].seeds[0]), weights_only=True
-        )
-        change(document)
-        file = io.BytesIO()
-        torch.save(document, file)
-        file.seek(0)
-        return load_training(file, run=RUN, like=some_state())
-
-    def test_the_unchanged_file_is_taken(self):
-        assert self.load(lambda document: None).charges == 3
-
-    @pytest.mark.parametrize(
-        "change",
-        [
-            lambda d: d["run"].update({1: 2}),
-            lambda d: d["run"].update(epsilon=torch.zeros(2)),
-            lambda d: d["randomness"].update(seed=torch.zeros(2)),
-            lambda d: d.update(charges=float("inf")),
-            lambda d: d.update(evaluations=[(float("inf"), 1.0)]),
-            lambda d: d["records"][0].update(epsilon="much"),
-            lambda d: d["state"].update(w=torch.zeros(2, device="meta")),
-        ],
-    )
-    def test_values_of_another_type(self, change):
-        with pytest.raises(ArmijoError, match=r"not a checkpoint.*nothing was spent"):
-            self.load(change)
-
-    def test_a_vector_longer_than_its_file(self):
-        huge = torch.zeros(1, dtype=torch.float64).expand(2**33)
-        with pytest.raises(ArmijoError, match="more numbers than the file"):
-            self.load(lambda d: d["state"].update(previous=huge))
 
 
 class TestRunFiles:

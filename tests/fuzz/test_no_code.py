@@ -6,7 +6,6 @@ import gzip
 import io
 import os
 import pickle
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,13 @@ from armijo.accounting.ledger import Ledger, read_ledger
 from armijo.accounting.run_key import RunKey
 from armijo.cli.fit import predict_table
 from armijo.errors import ArmijoError
-from armijo.networks.checkpoint import load_training, save_training
 from armijo.report.verify import summarize_run
 from armijo.tables import load_model, load_schema, read_table
-from armijo.training.checkpoint import load_checkpoint
+from armijo.training.checkpoint import load_checkpoint, to_bytes
 from tests.accounting.ledger_samples import HEADER
 from tests.fuzz.run_targets import RUN, position, report
 from tests.fuzz.table_targets import CSV, written
+from tests.training.files import put_together, taken_apart
 from tests.training.test_checkpoint import some_state
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,16 +65,10 @@ def torch_legacy(gadget: Gadget) -> bytes:
 
 
 def inside_a_checkpoint(gadget: Gadget) -> bytes:
-    """Put the payload in the place of the pickle of a valid checkpoint."""
-    valid, packed = io.BytesIO(), io.BytesIO()
-    path = Path(gadget.marker).with_name("valid.pt")
-    save_training(path, run=RUN, position=position())
-    valid.write(path.read_bytes())
-    with zipfile.ZipFile(valid) as before, zipfile.ZipFile(packed, "w") as after:
-        for name in before.namelist():
-            replaced = name.endswith("data.pkl")
-            after.writestr(name, pickled(gadget) if replaced else before.read(name))
-    return packed.getvalue()
+    """Put the payload in the place of a vector of a valid checkpoint."""
+    document, vectors = taken_apart(to_bytes(position(), RUN))
+    vectors["w"] = torch.tensor(list(pickled(gadget)), dtype=torch.uint8)
+    return put_together(document, vectors)
 
 
 def npz(gadget: Gadget) -> bytes:
@@ -115,9 +108,6 @@ READERS: dict[str, Callable[[Path, bytes], object]] = {
     "checkpoint": _file_reader(
         "c.json", lambda path: load_checkpoint(path, run=RUN, like=some_state())
     ),
-    "training": _file_reader(
-        "c.pt", lambda path: load_training(path, run=RUN, like=some_state())
-    ),
 }
 PAYLOADS = (pickled, torch_zip, torch_legacy, inside_a_checkpoint, npz, packed_pickle)
 
@@ -153,9 +143,12 @@ def test_the_payloads_do_what_they_are_feared_for(marker):
     assert ran()
     np.load(io.BytesIO(npz(gadget)), allow_pickle=True)["coef"]
     assert ran()
-    for write in (torch_zip, torch_legacy, inside_a_checkpoint):
+    for write in (torch_zip, torch_legacy):
         torch.load(io.BytesIO(write(gadget)), weights_only=False)
         assert ran(), write
+    vector = taken_apart(inside_a_checkpoint(gadget))[1]["w"]
+    pickle.loads(bytes(vector.tolist()))
+    assert ran()
 
 
 @pytest.mark.parametrize("name", ["arrow.py_extension_type", "pandas.interval", "x"])

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The automatic method: what it pays, its limits, and tables it must not fail on."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -21,9 +20,9 @@ from armijo.methods.auto import MOST_FEATURES, Auto, Standardization
 from armijo.methods.base import Problem, minimize
 from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
-from armijo.training.checkpoint import state_from_dict, state_to_dict
 from tests.data.lattice_doubles import on_lattice
 from tests.methods.test_limits import FreeAccountant
+from tests.training.files import survived
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 
@@ -228,10 +227,10 @@ class TestRun:
         assert runs[0].tolist() == runs[1].tolist()
         assert runs[0].tolist() != runs[2].tolist()
 
-    def test_the_state_survives_json(self):
+    def test_the_state_survives_a_checkpoint(self):
         X, y = table()
         for state in silent(X, y, steps=4):
-            again = state_from_dict(json.loads(json.dumps(state_to_dict(state))), state)
+            again = survived(state)
             assert again.w.tolist() == state.w.tolist()
             assert again.batches == state.batches
 

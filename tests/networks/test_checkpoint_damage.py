@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from armijo.errors import ArmijoError
-from armijo.networks.checkpoint import load_training
 from armijo.networks.train import Trainer
+from armijo.training.checkpoint import from_bytes
 from tests.networks.checkpoint_doubles import LEFT, files, seeded, stopped
+from tests.training.files import put_together, taken_apart
 
 
 @cache
@@ -33,7 +34,7 @@ class TestDamage:
     @staticmethod
     def load(training: Trainer, data: bytes) -> Any:
         start = training.method.init(training._objective.start())
-        return load_training(io.BytesIO(data), run=training._run_id, like=start)
+        return from_bytes(data, path="run.pt", run=training._run_id, like=start)
 
     def test_the_whole_file_is_taken(self):
         training, data = whole()
@@ -78,25 +79,30 @@ class TestDamage:
     )
     def test_a_document_that_is_no_training(self, key, value):
         training, complete = whole()
-        document = torch.load(io.BytesIO(complete), weights_only=True)
-        file = io.BytesIO()
-        torch.save(document | {key: value}, file)
+        document, vectors = taken_apart(complete)
         with pytest.raises(ArmijoError, match="is not a checkpoint"):
-            self.load(training, file.getvalue())
+            self.load(training, put_together(document | {key: value}, vectors))
 
     @pytest.mark.parametrize("field", ["w", "first_moment"])
     @pytest.mark.parametrize(
-        "value", [torch.zeros(3), torch.full((43,), float("nan")), "words"]
+        "value",
+        [
+            torch.zeros(3),
+            torch.zeros(43, dtype=torch.float64),
+            torch.full((43,), float("nan")),
+            "words",
+        ],
     )
     def test_vectors_that_do_not_fit(self, field, value):
         training, complete = whole()
-        document = torch.load(io.BytesIO(complete), weights_only=True)
-        assert document["state"][field].shape == (43,)
-        document["state"][field] = value
-        file = io.BytesIO()
-        torch.save(document, file)
+        document, vectors = taken_apart(complete)
+        assert vectors[field].shape == (43,)
+        if isinstance(value, str):
+            document["state"][field] = value
+        else:
+            vectors[field] = value
         with pytest.raises(ArmijoError, match="is not a checkpoint"):
-            self.load(training, file.getvalue())
+            self.load(training, put_together(document, vectors))
 
     @pytest.mark.parametrize("write", [torch.save, pickle.dump])
     def test_a_file_that_would_run_code_does_not(self, tmp_path, write):

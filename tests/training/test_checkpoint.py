@@ -2,7 +2,6 @@
 """Checkpoints: exact, whole, of one run only, and enough to go on bit for bit."""
 
 import dataclasses
-import json
 import math
 import os
 import struct
@@ -25,32 +24,43 @@ from armijo.registry import make_method
 from armijo.training.checkpoint import (
     Checkpoint,
     load_checkpoint,
+    read_released,
     save_checkpoint,
-    state_from_dict,
-    state_to_dict,
 )
 from tests.accounting.ledger_samples import full_disk
+from tests.training.files import put_together, survived, taken_apart
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 POSITIVE = st.floats(0, exclude_min=True, allow_infinity=False)
-VECTORS = st.lists(NUMBERS, min_size=1, max_size=6).map(
-    lambda values: torch.tensor(values, dtype=torch.float64)
-)
-LAST = st.builds(
-    SearchState,
-    w=VECTORS,
-    gradient_rho=POSITIVE,
-    search_epsilon=POSITIVE,
-    max_grad_norm=POSITIVE,
-    loss_clip=POSITIVE,
-    initial_step=POSITIVE,
-    updates=st.integers(0, 10**9),
-    recent_steps=st.lists(NUMBERS, max_size=10).map(tuple),
-    pending=st.none() | st.builds(Direction, vector=VECTORS, noise_sq_norm=NUMBERS),
-    previous=st.none() | VECTORS,
-    mean_angle=NUMBERS,
-    clip_lowered=st.booleans(),
-)
+
+
+def vectors(size):
+    return st.lists(NUMBERS, min_size=size, max_size=size).map(
+        lambda values: torch.tensor(values, dtype=torch.float64)
+    )
+
+
+def states(size):
+    """Return states whose vectors have as many numbers."""
+    direction = st.builds(Direction, vector=vectors(size), noise_sq_norm=NUMBERS)
+    return st.builds(
+        SearchState,
+        w=vectors(size),
+        gradient_rho=POSITIVE,
+        search_epsilon=POSITIVE,
+        max_grad_norm=POSITIVE,
+        loss_clip=POSITIVE,
+        initial_step=POSITIVE,
+        updates=st.integers(0, 10**9),
+        recent_steps=st.lists(NUMBERS, max_size=10).map(tuple),
+        pending=st.none() | direction,
+        previous=st.none() | vectors(size),
+        mean_angle=NUMBERS,
+        clip_lowered=st.booleans(),
+    )
+
+
+LAST = st.integers(1, 6).flatmap(states)
 MEANS = LAST.map(lambda state: dataclasses.replace(state, point=-0.5 * state.w))
 STATES = LAST | MEANS
 RECORDS = st.builds(
@@ -87,20 +97,22 @@ def bits(value):
 
 
 @given(state=STATES)
-def test_a_state_survives_json_bit_for_bit(state):
-    text = json.dumps(state_to_dict(state), allow_nan=False)
-    assert bits(state_from_dict(json.loads(text), state)) == bits(state)
+def test_a_state_survives_bit_for_bit(state):
+    assert bits(survived(state)) == bits(state)
 
 
 @given(state=STATES, records=st.lists(RECORDS, max_size=4))
 def test_a_file_survives_bit_for_bit(tmp_path_factory, state, records):
     path = tmp_path_factory.mktemp("checkpoint") / "run.json"
     run, randomness = {"epsilon": 0.1, "columns": ["a", "b"]}, {"deterministic": False}
-    position = Checkpoint(state, records, randomness, 7, "ab", "cd")
-    save_checkpoint(path, run=run, position=position)
+    whole = Checkpoint(state, records, randomness, 7, "ab", "cd", [(1, 0.1)])
+    save_checkpoint(path, run=run, checkpoint=whole)
     found = load_checkpoint(path, run=run, like=state)
     assert bits([found.state, found.records]) == bits([state, records])
-    assert found[2:] == position[2:]
+    assert found[2:] == whole[2:]
+    released = read_released(path)
+    assert bits(released.w) == bits(state.w)
+    assert released[1:] == (7, "cd")
 
 
 def some_state():
@@ -113,9 +125,16 @@ def some_state():
 @pytest.fixture
 def saved(tmp_path):
     path = tmp_path / "run.json"
-    position = Checkpoint(some_state(), [], {"deterministic": False})
-    save_checkpoint(path, run={"epsilon": 1.0}, position=position)
+    start = Checkpoint(some_state(), [], {"deterministic": False})
+    save_checkpoint(path, run={"epsilon": 1.0}, checkpoint=start)
     return path
+
+
+def change(path, alter):
+    """Change the document of a checkpoint."""
+    document, vectors = taken_apart(path.read_bytes())
+    alter(document)
+    path.write_bytes(put_together(document, vectors))
 
 
 class TestRefusals:
@@ -133,7 +152,7 @@ class TestRefusals:
     @given(share=st.floats(0, 1, exclude_max=True))
     def test_a_truncated_file(self, tmp_path_factory, share):
         path = tmp_path_factory.mktemp("torn") / "run.json"
-        save_checkpoint(path, run={}, position=Checkpoint(some_state(), [], {}))
+        save_checkpoint(path, run={}, checkpoint=Checkpoint(some_state(), [], {}))
         whole = path.read_bytes()
         path.write_bytes(whole[: int(share * len(whole))])
         self.refused(path, run={})
@@ -146,12 +165,26 @@ class TestRefusals:
         self.refused(saved)
 
     @pytest.mark.parametrize(
+        ("content", "kind"),
+        [
+            (b'{"format": "armijo-checkpoint", "version": 3}', "linear model"),
+            (b"PK\x03\x04 armijo-training", "network"),
+        ],
+    )
+    def test_a_file_of_version_0_1_by_its_name(self, saved, content, kind):
+        saved.write_bytes(content)
+        message = self.refused(saved)
+        assert f"a {kind} by armijo 0.1" in message
+        assert "nothing overwritten" in message and "version that wrote it" in message
+
+    @pytest.mark.parametrize(
         ("key", "value"),
         [
             ("format", "armijo-ledger"),
             ("version", 1),
             ("version", 2),
-            ("version", "3"),
+            ("version", 3),
+            ("version", "4"),
             ("charges", "many"),
             ("charges", None),
             ("state", []),
@@ -166,26 +199,21 @@ class TestRefusals:
         ],
     )
     def test_a_changed_entry(self, saved, key, value):
-        document = json.loads(saved.read_text())
-        saved.write_text(json.dumps({**document, key: value}))
+        change(saved, lambda document: document.update({key: value}))
         self.refused(saved)
 
     @pytest.mark.parametrize(
         "key", ["format", "version", "run", "state", "records", "charges", "tag"]
     )
     def test_a_missing_entry(self, saved, key):
-        document = json.loads(saved.read_text())
-        del document[key]
-        saved.write_text(json.dumps(document))
+        change(saved, lambda document: document.pop(key))
         self.refused(saved)
 
     @pytest.mark.parametrize(
         "name", [field.name for field in dataclasses.fields(SearchState)][:6]
     )
     def test_a_missing_part_of_the_state(self, saved, name):
-        document = json.loads(saved.read_text())
-        del document["state"][name]
-        saved.write_text(json.dumps(document))
+        change(saved, lambda document: document["state"].pop(name))
         self.refused(saved)
 
     @pytest.mark.parametrize(
@@ -195,12 +223,13 @@ class TestRefusals:
             ("w", ["a", "b"]),
             ("recent_steps", 3),
             ("point", {"tensor": [1.0]}),
+            ("point", {"vector": "absent"}),
+            ("w", {"direction": {"vector": "w"}, "noise_sq_norm": 1.0}),
+            ("pending", {"direction": 3.0, "noise_sq_norm": 1.0}),
         ],
     )
     def test_a_strange_part_of_the_state(self, saved, name, value):
-        document = json.loads(saved.read_text())
-        document["state"][name] = value
-        saved.write_text(json.dumps(document))
+        change(saved, lambda document: document["state"].update({name: value}))
         self.refused(saved)
 
     @pytest.mark.parametrize("run", [{"epsilon": 2.0}, {}, {"epsilon": 1.0, "rows": 5}])
@@ -215,7 +244,7 @@ class TestWriting:
         before = saved.read_bytes()
         monkeypatch.setattr(os, "write", full_disk(22))
         with pytest.raises(ArmijoError, match=r"No space left on device.*resume"):
-            save_checkpoint(saved, run={}, position=Checkpoint(some_state(), [], {}))
+            save_checkpoint(saved, run={}, checkpoint=Checkpoint(some_state(), [], {}))
         assert saved.read_bytes() == before
 
     def test_is_replaced_after_it_is_synced(self, saved, monkeypatch):
@@ -229,17 +258,26 @@ class TestWriting:
 
         spied("fsync")
         spied("replace")
-        save_checkpoint(saved, run={}, position=Checkpoint(some_state(), [], {}))
+        save_checkpoint(saved, run={}, checkpoint=Checkpoint(some_state(), [], {}))
         assert events == ["fsync", "replace", "fsync"]  # the file, then its folder
         found = load_checkpoint(saved, run={}, like=some_state())
         assert found.state.w.tolist() == [0.1, -2.5]
 
-    def test_numbers_that_json_does_not_know_are_refused(self, tmp_path):
+    @pytest.mark.parametrize(
+        "odd", [{"mean_angle": math.nan}, {"w": torch.tensor([0.0, math.inf])}]
+    )
+    def test_numbers_that_are_not_finite_are_refused(self, tmp_path, odd):
         path = tmp_path / "run.json"
-        state = dataclasses.replace(some_state(), mean_angle=math.nan)
+        state = dataclasses.replace(some_state(), **odd)
         with pytest.raises(ValueError, match="JSON"):
-            save_checkpoint(path, run={}, position=Checkpoint(state, [], {}))
+            save_checkpoint(path, run={}, checkpoint=Checkpoint(state, [], {}))
         assert not path.exists()
+
+    def test_a_hook_may_return_what_is_no_number(self, saved):
+        seen = Checkpoint(some_state(), [], {}, evaluations=[(1, math.nan), (2, 0.1)])
+        save_checkpoint(saved, run={}, checkpoint=seen)
+        found = load_checkpoint(saved, run={}, like=some_state()).evaluations
+        assert repr(found) == repr(seen.evaluations)
 
 
 ROWS = 200

@@ -2,7 +2,6 @@
 """Runs with a key: what a crash cut off is redone bit for bit, or paid again."""
 
 import dataclasses
-import json
 import math
 import shutil
 from pathlib import Path
@@ -20,6 +19,7 @@ from armijo.objectives import LinearObjective
 from armijo.registry import METHODS, make_method
 from armijo.training.replay import key_path
 from tests.methods.test_contract import FEATURES, ROWS, options_of, rows_of
+from tests.training.files import put_together, taken_apart
 
 ONE_RELEASE = """outpert-rsgd outpert-gd objpert objpert-kst objpert-pure amp sgd-tuned
 majority nonprivate""".split()
@@ -117,7 +117,7 @@ def test_a_crash_while_redoing_changes_nothing(tmp_path):
         with pytest.raises(MemoryError):
             train(*rows_of(), settings, callback=die_again, resume=True)
         assert len(read_ledger(settings.ledger).charges) == 6
-        assert json.loads(settings.checkpoint.read_text())["charges"] == 3
+        assert taken_apart(settings.checkpoint.read_bytes())[0]["charges"] == 3
         settings.checkpoint.write_bytes(first)  # killed, it would not have been saved
     assert_same(train(*rows_of(), settings, resume=True), whole, settings)
 
@@ -159,9 +159,9 @@ def test_another_machine_is_paid_again(tmp_path, monkeypatch):
 
 def test_a_checkpoint_whose_numbers_were_changed_is_paid_again(tmp_path):
     _, settings = crashed(tmp_path, max_batches=6)
-    document = json.loads(settings.checkpoint.read_text())
-    document["state"]["w"]["tensor"][0] += 1e-9
-    settings.checkpoint.write_text(json.dumps(document))
+    document, vectors = taken_apart(settings.checkpoint.read_bytes())
+    vectors["w"][0] += 1e-9
+    settings.checkpoint.write_bytes(put_together(document, vectors))
     with pytest.warns(RechargeWarning, match="not one of this run key"):
         train(*rows_of(), settings, resume=True)
 

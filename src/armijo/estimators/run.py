@@ -294,7 +294,7 @@ class _Progress:
         save_checkpoint(
             self._settings.checkpoint,
             run=self._settings.fingerprint or {},
-            position=self._keyed.signed(self._last),
+            checkpoint=self._keyed.signed(self._last),
         )
 
     def end(self) -> None:

@@ -520,6 +520,9 @@ class AutoState:
     total: Tensor | None = None
     step_size: float = FIRST_STEP
 
+    # Vectors that are not as long as the parameters.
+    free_shapes = ("center", "values", "vectors", "point", "total")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Auto(Method[AutoState]):

@@ -8,7 +8,6 @@ the others before the first step, and whatever would let them drift apart is ref
 
 import json
 from collections.abc import Mapping
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,8 @@ from armijo.accounting.budget import Budget
 from armijo.accounting.ledger import Charge, MemoryLedger
 from armijo.data.process_group import ProcessGroup, SingleProcess
 from armijo.methods.base import S
-from armijo.networks.checkpoint import load_training
 from armijo.noise import Randomness
-from armijo.training.checkpoint import Checkpoint
+from armijo.training.checkpoint import Checkpoint, from_bytes, load_checkpoint
 
 
 def broadcast_init(
@@ -95,13 +93,13 @@ def load_on_all_ranks(
     the same step.
     """
     if isinstance(group, SingleProcess):
-        return load_training(path, run=run, like=like)
+        return load_checkpoint(path, run=run, like=like)
     needed = group.is_main or seeded
     own = group.all_or_none(
-        lambda: load_training(path, run=run, like=like) if needed else None
+        lambda: load_checkpoint(path, run=run, like=like) if needed else None
     )
     sent = group.bytes_from_lead(path.read_bytes)
-    found = load_training(BytesIO(sent), run=run, like=like)
+    found = from_bytes(sent, path=path, run=run, like=like)
     if own is None or not seeded:
         return found
     group.assert_same("number of steps in the checkpoint", str(len(own.records)))

@@ -20,7 +20,6 @@ from armijo.data.sources import ExampleSource
 from armijo.errors import ArmijoError, BudgetExceeded, Diverged, LedgerError
 from armijo.methods.base import Method, StepRecord, minimize
 from armijo.networks.at_exit import closed_at_exit, may_compute
-from armijo.networks.checkpoint import save_training
 from armijo.networks.distributed import (
     broadcast_init,
     load_on_all_ranks,
@@ -49,7 +48,7 @@ from armijo.objectives.ghost.checks import Loss
 from armijo.objectives.module import ModuleObjective
 from armijo.registry import network_method, sizes_of
 from armijo.training.accounts import accountant_for
-from armijo.training.checkpoint import Checkpoint
+from armijo.training.checkpoint import Checkpoint, save_checkpoint
 from armijo.training.divergence import refuse_diverged
 from armijo.training.replay import ReplayableRun, released
 
@@ -335,7 +334,7 @@ class Trainer:
             charges=self._charges,
             evaluations=self.evaluations,
         )
-        save_training(path, run=self._run_id, position=self._keyed.signed(position))
+        save_checkpoint(path, run=self._run_id, checkpoint=self._keyed.signed(position))
 
     def _abandon(self) -> None:
         """End a run that left nothing to go on from."""

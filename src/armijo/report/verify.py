@@ -15,7 +15,6 @@ from armijo.accounting.ledger import LedgerView, read_ledger
 from armijo.accounting.ledger_header import MAGIC
 from armijo.accounting.verify import Fault, Verification, verify_ledger
 from armijo.errors import ArmijoError, TableError
-from armijo.networks.checkpoint import read_released
 from armijo.report.page import (
     CHECKPOINT,
     DIGESTED,
@@ -27,6 +26,7 @@ from armijo.report.page import (
 )
 from armijo.tables import LinearModel, load_model, load_schema
 from armijo.tables.cells import shown
+from armijo.training.checkpoint import read_released
 from armijo.training.replay import ledger_path, released
 
 PARAMETERS = "parameters"

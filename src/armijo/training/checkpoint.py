@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's state as JSON: safe to load, exact to the last bit.
+"""Where a run stands, in one file: safe to read, exact to the last bit.
 
-A checkpoint holds released values only (and, for a seeded run, its generators).  It is
-replaced atomically, so that there is always a whole one.  The ledger may be ahead of
-it by the batches that were paid after it was written; a resumed run opens those again
+A safetensors file holds the vectors of the method's state, and one more "vector", the
+bytes of a JSON document, everything else (the header of such a file would do, but is
+limited to 100 MB, which the records of a long run may reach).  Reading it builds
+tensors and plain values and runs nothing.  All of it was released, and the file is
+replaced atomically, so that there is always a whole one.  The ledger may be ahead of it
+by the batches that were paid after it was written; a resumed run opens those again
 (:mod:`armijo.training.replay` says what they cost).
 """
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -15,21 +19,20 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
+import numpy as np
+import safetensors.torch
 import torch
 from torch import Tensor
 
 from armijo import _validate
-from armijo.accounting.ledger_files import sync_folder, write
+from armijo._files import replace_file
 from armijo.errors import ArmijoError
 from armijo.methods.base import Direction, S, State, StepRecord
 
 FORMAT = "armijo-checkpoint"
-VERSION = 3
-UNREADABLE = (
-    *(OSError, ValueError, LookupError, TypeError, AttributeError),
-    *(ArithmeticError, RuntimeError),
-)
-"""What damaged values raise where they are used."""
+VERSION = 4
+_DOCUMENT = "document"
+_OLD = {b"{": "a linear model", b"PK": "a network"}  # how files of 0.1 begin
 
 
 class Checkpoint(NamedTuple):
@@ -62,99 +65,177 @@ class Checkpoint(NamedTuple):
     evaluations: list[tuple[int, float]] = []  # noqa: RUF012 (never changed)
 
 
-def state_to_dict(state: State) -> dict[str, Any]:
-    """Turn a state into JSON values; Python's floats survive the round trip."""
-    return {name: _listed(value) for name, value in state_to_values(state).items()}
+class Released(NamedTuple):
+    """What a checkpoint holds of a finished run, for its verification."""
+
+    w: Tensor
+    charges: int
+    ledger: str | None
 
 
-def _listed(value: Any) -> Any:
-    """Turn tensors into lists that say what they were."""
-    if isinstance(value, Tensor):
-        return {"tensor": value.tolist()}
-    if isinstance(value, dict):
-        return {"direction": value["direction"].tolist(), **_without_vector(value)}
-    return [_listed(one) for one in value] if isinstance(value, tuple) else value
+def to_bytes(checkpoint: Checkpoint, run: Mapping[str, Any]) -> bytes:
+    """Return a checkpoint as the bytes of its file.
 
-
-def _without_vector(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a direction's other entries."""
-    return {name: one for name, one in value.items() if name != "direction"}
-
-
-def state_from_dict(values: Mapping[str, Any], like: S) -> S:
-    """Rebuild a state from JSON values."""
-    return state_from_values(
-        {name: _unlisted(value) for name, value in dict(values).items()}, like
-    )
-
-
-def _unlisted(value: Any) -> Any:
-    """Turn lists back into tensors and tuples."""
-    if isinstance(value, dict) and set(value) == {"tensor"}:
-        return _vector(value["tensor"])
-    if isinstance(value, dict) and "direction" in value:
-        return {**value, "direction": _vector(value["direction"])}
-    return tuple(map(_unlisted, value)) if isinstance(value, list) else value
-
-
-def state_to_values(state: State) -> dict[str, Any]:
-    """Return the fields of a state as tensors and plain values, by name."""
-    return {
-        field.name: _plain(getattr(state, field.name))
-        for field in fields(state)  # type: ignore[arg-type]
+    Raises
+    ------
+    ValueError
+        A number is not finite: nobody could go on from there.
+    """
+    vectors: dict[str, Tensor] = {}
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "run": dict(run),
+        **checkpoint._asdict(),
+        "state": {
+            name: _packed(value, name, vectors)
+            for name, value in state_values(checkpoint.state).items()
+        },
+        "records": [_plain(record) for record in checkpoint.records],
+        # As text, since a hook may return what is no number.
+        "evaluations": [(step, repr(value)) for step, value in checkpoint.evaluations],
     }
+    text = json.dumps(document, allow_nan=False).encode()
+    vectors[_DOCUMENT] = torch.from_numpy(np.frombuffer(text, np.uint8).copy())
+    return safetensors.torch.save(vectors)
 
 
-def _plain(value: Any) -> Any:
-    """Take a direction apart."""
-    if isinstance(value, Direction):
-        return {"direction": value.vector, "noise_sq_norm": value.noise_sq_norm}
-    return value
+def state_values(state: State) -> dict[str, Any]:
+    """Return the fields of a state by name."""
+    names = [field.name for field in fields(state)]  # type: ignore[arg-type]
+    return {name: getattr(state, name) for name in names}
 
 
-def state_from_values(values: Mapping[str, Any], like: S) -> S:
-    """Rebuild a state of the same kind as ``like``, with as many parameters."""
-    kept = {name: _built(value) for name, value in dict(values).items()}
-    state: S = type(like)(**kept)
-    _refuse_unfit(state, get_type_hints(type(like)))
-    if state.w.shape != like.w.shape or state.w.dtype != like.w.dtype:
-        raise ValueError(f"the parameters are not {like.w.numel()} such numbers")
-    return state
-
-
-def _built(value: Any) -> Any:
-    """Rebuild one field, refusing numbers that are none."""
-    if isinstance(value, dict):
-        if set(value) != {"direction", "noise_sq_norm"}:
-            raise ValueError(f"a field holds {sorted(value)}")
-        vector, energy = value["direction"], float(value["noise_sq_norm"])
-        return Direction(vector=_built(vector), noise_sq_norm=energy)
-    if isinstance(value, tuple):
-        return tuple(map(_built, value))
+def _packed(value: Any, name: str, vectors: dict[str, Tensor]) -> Any:
+    """Return a field as JSON; its vectors are put beside and named there."""
     if isinstance(value, Tensor):
-        _refuse_odd(value)
-    if isinstance(value, float):
-        _validate.finite(value=value)
+        _refuse_not_finite(value)
+        vectors[name] = (
+            value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        )
+        return {"vector": name}
+    if isinstance(value, Direction):
+        inner = _packed(value.vector, name, vectors)
+        return {"direction": inner, "noise_sq_norm": value.noise_sq_norm}
+    if isinstance(value, tuple):
+        return [_packed(v, f"{name}.{k}", vectors) for k, v in enumerate(value)]
     return value
 
 
-def position_from(document: Mapping[str, Any], state: Any) -> Checkpoint:
-    """Rebuild all but the state from plain values, refusing any other ones."""
-    position = Checkpoint(
-        state,
-        [_record(values) for values in document["records"]],
-        dict(document["randomness"]),
-        document["charges"],
-        document["tag"],
-        document["ledger"],
-    )
-    _validate.at_least(0, charges=position.charges)
-    _refuse_unfit(position, {"tag": str, "ledger": str | None})
-    return position
+def from_bytes(
+    data: bytes, *, path: object, run: Mapping[str, Any], like: S
+) -> Checkpoint:
+    """Read a checkpoint of the same run, whose states are ``like`` this one.
+
+    Raises
+    ------
+    ArmijoError
+        These are not the bytes of such a checkpoint; nothing was spent.
+    """
+    document, vectors = _opened(data, path)
+    _refuse_other_run(path, document["run"], run)
+    try:
+        values = dict(document["state"])
+        state: S = type(like)(**{k: _unpacked(v, vectors) for k, v in values.items()})
+        _refuse_unfit(state, get_type_hints(type(like)))
+        _refuse_other_shapes(state, like)
+        checkpoint = Checkpoint(
+            state,
+            [_record(values) for values in document["records"]],
+            dict(document["randomness"]),
+            document["charges"],
+            document["tag"],
+            document["ledger"],
+            [(int(step), float(value)) for step, value in document["evaluations"]],
+        )
+        _validate.at_least(0, charges=checkpoint.charges)
+        _refuse_unfit(checkpoint, {"tag": str, "ledger": str | None})
+    except Exception as error:  # damaged values raise nearly anything
+        raise _unreadable(path, error) from error
+    return checkpoint
+
+
+def read_released(path: str | os.PathLike[str]) -> Released:
+    """Read parameters, number of charges and ledger of any checkpoint.
+
+    Raises
+    ------
+    ArmijoError
+        It is not a checkpoint of this version.
+    """
+    document, vectors = _opened(_read(path), path)
+    try:
+        w = _unpacked(document["state"]["w"], vectors)
+        return Released(w, int(document["charges"]), document["ledger"])
+    except Exception as error:
+        raise _unreadable(path, error) from error
+
+
+def _opened(data: bytes, path: object) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return document and vectors of a file of this version."""
+    try:
+        for start, kind in _OLD.items():
+            if data.startswith(start):
+                raise ValueError(f"it may be one of {kind} by armijo 0.1")
+        # Copies: memory of torch's own, whose alignment sums may depend on.
+        vectors = {k: v.clone() for k, v in safetensors.torch.load(data).items()}
+        document = json.loads(vectors.pop(_DOCUMENT).numpy().tobytes())
+        if (document["format"], document["version"]) != (FORMAT, VERSION):
+            raise ValueError(f"it has the version {document['version']!r:.50}")
+        json.dumps(document, allow_nan=False)  # as when it was written
+        document["run"] = dict(document["run"])
+    except Exception as error:  # damaged bytes raise nearly anything
+        raise _unreadable(path, error) from error
+    return document, vectors
+
+
+def _unpacked(value: Any, vectors: Mapping[str, Tensor]) -> Any:
+    """Rebuild one field."""
+    if isinstance(value, list):
+        return tuple(_unpacked(item, vectors) for item in value)
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"vector"}:
+        vector = vectors[value["vector"]]
+        _refuse_not_finite(vector)
+        return vector
+    if set(value) != {"direction", "noise_sq_norm"}:
+        raise ValueError(f"a field holds {sorted(value)}")
+    vector, energy = _unpacked(value["direction"], vectors), value["noise_sq_norm"]
+    if not isinstance(vector, Tensor):
+        raise ValueError("a direction has no vector")
+    return Direction(vector=vector, noise_sq_norm=float(energy))
+
+
+def _refuse_not_finite(vector: Tensor) -> None:
+    if not bool(torch.isfinite(vector).all()):
+        raise ValueError("a vector is not JSON compliant: it has non-finite numbers")
+
+
+def _refuse_other_shapes(state: State, like: State) -> None:
+    """Refuse parameters of another model; other vectors are like them, or declared."""
+    if state.w.shape != like.w.shape:
+        raise ValueError(f"the parameters are not {like.w.numel()} numbers")
+    free = getattr(like, "free_shapes", ())
+    vectors = {name: v for name, v in state_values(state).items() if name not in free}
+    for name, value in vectors.items():
+        for part in value if isinstance(value, tuple) else (value,):
+            vector = part.vector if isinstance(part, Direction) else part
+            if not isinstance(vector, Tensor):
+                continue
+            if (vector.shape, vector.dtype) != (like.w.shape, like.w.dtype):
+                raise ValueError(f"{name} has the shape {tuple(vector.shape)}")
+
+
+def _plain(record: StepRecord) -> dict[str, Any]:
+    """Return a record as JSON, which has no infinity: rho of a step without noise."""
+    rho = "inf" if record.gradient_rho == math.inf else record.gradient_rho
+    return {**asdict(record), "gradient_rho": rho}
 
 
 def _record(values: Mapping[str, Any]) -> StepRecord:
-    """Rebuild a record, whose fields must have their types."""
+    if values["gradient_rho"] == "inf":
+        values = {**values, "gradient_rho": math.inf}
     record = StepRecord(**values)
     _refuse_unfit(record, get_type_hints(StepRecord))
     return record
@@ -170,7 +251,7 @@ def _refuse_unfit(owner: Any, types: Mapping[str, Any]) -> None:
 def _fits(value: Any, annotation: Any) -> bool:
     """Say whether a value has the declared type of its field."""
     if get_origin(annotation) is UnionType:
-        return any(_fits(value, one) for one in get_args(annotation))
+        return any(_fits(value, option) for option in get_args(annotation))
     if isinstance(value, bool):
         return annotation is bool
     if annotation is float:
@@ -178,86 +259,50 @@ def _fits(value: Any, annotation: Any) -> bool:
     return isinstance(value, get_origin(annotation) or annotation)
 
 
-def _refuse_odd(vector: Tensor) -> None:
-    """Refuse numbers that are none, and a vector that claims more than it holds."""
-    claimed = vector.numel() * vector.element_size()
-    if claimed > vector.untyped_storage().nbytes():
-        raise ValueError("a vector has more numbers than the file")
-    if not bool(torch.isfinite(vector).all()):
-        raise ValueError("a vector is not a list of finite numbers")
-
-
-def _vector(values: Any) -> Tensor:
-    """Return a flat vector; that its numbers are finite is seen when it is built."""
-    vector = torch.tensor(values, dtype=torch.float64)
-    if vector.ndim != 1:
-        raise ValueError("a vector is not a list of numbers")
-    return vector
-
-
 def save_checkpoint(
-    path: str | os.PathLike[str], *, run: Mapping[str, Any], position: Checkpoint
+    path: str | os.PathLike[str], *, run: Mapping[str, Any], checkpoint: Checkpoint
 ) -> None:
-    """Write a checkpoint whole or not at all."""
-    document = {
-        "format": FORMAT,
-        "version": VERSION,
-        "run": dict(run),
-        "state": state_to_dict(position.state),
-        "records": [asdict(record) for record in position.records],
-        "randomness": dict(position.randomness),
-        "charges": position.charges,
-        "tag": position.tag,
-        "ledger": position.ledger,
-    }
-    replace_file(path, json.dumps(document, allow_nan=False).encode())
-
-
-def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
-    """Put a checkpoint in the place of the one before, which stays until then."""
-    target = os.path.abspath(path)
-    draft = target + ".new"
+    """Write a checkpoint whole or not at all, in the place of the one before."""
+    data = to_bytes(checkpoint, run)
     try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        try:
-            write(fd, data)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.replace(draft, target)
-        sync_folder(target)
+        replace_file(path, data)
     except OSError as error:
         raise ArmijoError(
-            f"Cannot write the checkpoint {target}: {error.strerror or error}. The one "
-            "before it is whole, and what was charged stays charged; make room there "
-            "and resume."
+            f"Cannot write the checkpoint {os.fspath(path)}: "
+            f"{error.strerror or error}. The one before it is whole, and what was "
+            "charged stays charged; make room there and resume."
         ) from error
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str], *, run: Mapping[str, Any], like: State
+    path: str | os.PathLike[str], *, run: Mapping[str, Any], like: S
 ) -> Checkpoint:
-    """Read a checkpoint of the same run, whose states are ``like`` this one."""
+    """Read the checkpoint of a run from its file."""
+    return from_bytes(_read(path), path=path, run=run, like=like)
+
+
+def _read(path: str | os.PathLike[str]) -> bytes:
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-        if document["format"] != FORMAT or document["version"] != VERSION:
-            raise KeyError("format")
-        json.dumps(document, allow_nan=False)  # no number is infinite, as when written
-        found = dict(document["run"])
-        position = position_from(document, state_from_dict(document["state"], like))
-    except UNREADABLE as error:
-        raise ArmijoError(
-            f"{path} is not a checkpoint of this version ({error}); nothing was spent. "
-            "Start the run anew in another folder."
-        ) from error
-    refuse_other_run(path, found, run)
-    return position
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
-def refuse_other_run(
-    path: str | os.PathLike[str], found: Mapping[str, Any], run: Mapping[str, Any]
+def _unreadable(path: object, error: Exception) -> ArmijoError:
+    """Say that a file is no checkpoint, with the first line of why."""
+    reason = (str(error) or type(error).__name__).splitlines()[0][:300]
+    return ArmijoError(
+        f"{path} is not a checkpoint of this version ({reason}); nothing was spent and "
+        "nothing overwritten. Name the file of this run, go on with the version that "
+        "wrote it, or start anew in another folder."
+    )
+
+
+def _refuse_other_run(
+    path: object, found: Mapping[str, Any], run: Mapping[str, Any]
 ) -> None:
     """Refuse a checkpoint whose settings differ, and say in what."""
+    run = json.loads(json.dumps(dict(run)))  # tuples come back as lists
     for key in sorted({*found, *run}):
         if found.get(key) != run.get(key):
             raise ArmijoError(

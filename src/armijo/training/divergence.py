@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from armijo.errors import Diverged
-from armijo.methods.base import State, StepRecord
-from armijo.training.checkpoint import state_to_values
+from armijo.methods.base import Direction, State, StepRecord
+from armijo.training.checkpoint import state_values
 
 MAX_WEIGHT = 1e80
 """Far above any trained weight; its square, and its scores, are still numbers."""
@@ -25,7 +25,8 @@ def refuse_diverged(state: State, record: StepRecord) -> None:
     Diverged
         A weight is above :data:`MAX_WEIGHT`, or some value is no finite number.
     """
-    values = (*state_to_values(state).values(), *vars(record).values())
+    released = {**vars(record), "gradient_rho": 0.0}  # infinite in a step without noise
+    values = (*state_values(state).values(), *released.values())
     bounded = bool((state.w.abs() <= MAX_WEIGHT).all())
     if bounded and all(map(_finite, values)):
         return
@@ -43,8 +44,8 @@ def _finite(value: Any) -> bool:
     if isinstance(value, Tensor):
         # One pass in most cases: a sum of finite numbers may still be too large.
         return math.isfinite(value.sum()) or bool(torch.isfinite(value).all())
-    if isinstance(value, dict):
-        return all(map(_finite, value.values()))
+    if isinstance(value, Direction):
+        return _finite(value.vector) and _finite(value.noise_sq_norm)
     if isinstance(value, tuple):
         return all(map(_finite, value))
     return not isinstance(value, float) or math.isfinite(value)
