@@ -18,8 +18,8 @@ from armijo.accounting.filter import PrivacyFilter
 from armijo.accounting.mechanisms import Composed, Gaussian
 from armijo.accounting.planned import PlannedAccountant
 from armijo.accounting.subsampling import Subsampled
-from armijo.audit.catalog import GAMES, run_game
 from armijo.audit.games import Claim, Game, Outcome, play_game
+from armijo.audit.targets import GAMES, run_game
 from armijo.data.batch import BatchPlan
 from armijo.data.private import PrivateDataset
 from armijo.noise import Randomness

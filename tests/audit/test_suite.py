@@ -8,8 +8,7 @@ from PIL import Image
 
 from armijo.accounting.budget import Budget
 from armijo.audit.games import Claim, Outcome
-from armijo.audit.report import draw_audit, write_audit
-from armijo.audit.suite import Audit, run_audit
+from armijo.audit.suite import Audit, draw_audit, run_audit, write_audit
 
 BUDGET = Budget(epsilon=3.0, delta=0.01)
 GAMES = ("majority", "outpert-rsgd", "one-run-sgd")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from armijo.audit.support import on_rays, shares_on_rays
+from armijo.audit.targets import on_rays, shares_on_rays
 from armijo.noise import SeededBits, rounded_gaussian
 from tests.noise_doubles import box_muller
 

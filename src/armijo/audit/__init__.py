@@ -11,12 +11,8 @@ proved.
 :mod:`~.bounds`        from counted errors of a test to epsilon, exactly
 :mod:`~.attacks`       which function of a release tells two data sets apart
 :mod:`~.games`         the two-dataset game: trials, attack, bound
-:mod:`~.searches`      the game for the private line search
-:mod:`~.support`       the game for which integers the noise can be
-:mod:`~.runs`          the game for a step and whole runs of every method
+:mod:`~.targets`       the games by name: searches, noise, networks, runs
 :mod:`~.one_run`       many canaries in one trained model
-:mod:`~.catalog`       all audits by name, with their settings
-:mod:`~.suite`         several audits under one confidence
-:mod:`~.report`        claimed beside audited: JSON and a picture
+:mod:`~.suite`         several audits under one confidence; JSON and a picture
 =====================  =========================================================
 """

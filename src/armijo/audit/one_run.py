@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit of one trained model: many canaries, each with a coin of its own.
+"""The audit of one trained model: many canaries, each in the table by a Bernoulli draw.
 
 Steinke, Nasr and Jagielski (2023).  Each of m canaries is a row of the training table
 with probability one half.  From the model the auditor guesses, for the canaries that it
 is most sure of, which were there.  For an (epsilon, 0)-private model the number of
-right guesses is at most that of as many coins with bias ``e^eps / (1 + e^eps)``,
-however the guesses depend on one another; delta adds a little to the p-value.
+right guesses is at most that of as many Bernoulli draws of probability
+``e^eps / (1 + e^eps)``, however the guesses depend on one another; delta adds a little
+to the p-value.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,10 +47,10 @@ Canaries = NDArray[np.bool_]
 def guess_p_value(
     *, canaries: int, guesses: int, right: int, epsilon: float, delta: float
 ) -> float:
-    """Bound the chance of so many right guesses about an (epsilon, delta)-DP model.
+    """Bound the p-value of so many right guesses about an (epsilon, delta)-DP model.
 
     Steinke, Nasr and Jagielski (2023), Theorem 5.2: with W binomial of ``guesses``
-    trials and bias ``e^eps / (1 + e^eps)``,
+    trials and probability ``e^eps / (1 + e^eps)``,
 
     ``P[W >= v] + 2 m delta max_i P[v > W >= v - i] / i``.
 
@@ -63,10 +64,12 @@ def guess_p_value(
             f"{canaries}."
         )
     _validate.non_negative(epsilon=epsilon, delta=delta)
-    law = stats.binom(guesses, expit(epsilon))
-    below = np.cumsum(law.pmf(np.arange(right - 1, -1, -1)))
+    binomial = stats.binom(guesses, expit(epsilon))
+    below = np.cumsum(binomial.pmf(np.arange(right - 1, -1, -1)))
     steepest = np.max(below / np.arange(1, right + 1), initial=0.0)
-    return min(float(law.sf(right - 1)) + 2 * canaries * delta * float(steepest), 1.0)
+    return min(
+        float(binomial.sf(right - 1)) + 2 * canaries * delta * float(steepest), 1.0
+    )
 
 
 def guess_epsilon(
@@ -102,38 +105,37 @@ Trainer = Callable[[Canaries, Budget, int | None], FloatArray]
 def linear_scores(
     method: str,
     options: Mapping[str, Any],
-    there: Canaries,
+    present: Canaries,
     budget: Budget,
     seed: int | None,
 ) -> FloatArray:
     """Train a linear model: each canary has a feature of its own, hence a weight."""
-    rows = sparse.identity(len(there), format="csr") * _FEATURE
-    X = sparse.csr_matrix(rows[np.flatnonzero(there)])
-    found = solve(
+    rows = sparse.identity(len(present), format="csr") * _FEATURE
+    X = sparse.csr_matrix(rows[np.flatnonzero(present)])
+    return solve(
         X,
         np.ones(X.shape[0]),
         method=method,
         budget=budget,
         options=options,
-        n_rows=len(there) // 2,
+        n_rows=len(present) // 2,
         l2=0.0,
         fit_intercept=False,
         seed=seed,
-    )
-    return found.w
+    ).w
 
 
 def network_scores(
     method: str,
     options: Mapping[str, Any],
-    there: Canaries,
+    present: Canaries,
     budget: Budget,
     seed: int | None,
 ) -> FloatArray:
     """Train an embedding, as any module is: each canary has an entry of its own."""
-    model = nn.Embedding(len(there), 1)
+    model = nn.Embedding(len(present), 1)
     nn.init.zeros_(model.weight)
-    named = torch.from_numpy(np.flatnonzero(there))
+    named = torch.from_numpy(np.flatnonzero(present))
     train(
         model,
         lambda scores, labels: nn.functional.softplus(-labels * scores[:, 0]),
@@ -142,7 +144,7 @@ def network_scores(
         method=method,
         sampling_prob=1.0,
         steps=_STEPS,
-        n_rows=len(there) // 2,
+        n_rows=len(present) // 2,
         # A slope of one half is clipped to a tenth, and so it stays.
         options={"max_grad_norm": 0.1, **options},
         seed=seed,
@@ -171,7 +173,7 @@ TRAINERS: dict[str, Trainer] = {
 that goes through :func:`armijo.train` by three."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class OneRun:
     """A model trained once on canaries.
 
@@ -180,26 +182,21 @@ class OneRun:
     model : str
         One of :data:`TRAINERS`.
     budget : Budget
-        The promise of the model.
+        The promised epsilon and delta of the model.
     """
 
     model: str
     budget: Budget
 
-    @property
-    def name(self) -> str:
-        """What the audit is called."""
-        return f"one-run-{self.model}"
-
     def play(self, *, canaries: int, confidence: float, seed: int | None) -> Outcome:
-        """Toss the coins, train, guess and bound."""
+        """Draw the canaries, train, guess and bound."""
         _validate.at_least(FEWEST_CANARIES, canaries=canaries)
-        coins = randomness_of(seed, 0).of_charge(0).stream("sampling")
-        there = np.zeros(canaries, dtype=bool)
-        there[poisson_sample(canaries, 0.5, coins)] = True
+        bits = randomness_of(seed, 0).of_charge(0).stream("sampling")
+        present = np.zeros(canaries, dtype=bool)
+        present[poisson_sample(canaries, 0.5, bits)] = True
         half = round(0.5 * GUESSED * canaries)
-        scores = TRAINERS[self.model](there, self.budget, seed)
-        right = right_guesses(scores, there, half)
+        scores = TRAINERS[self.model](present, self.budget, seed)
+        right = right_guesses(scores, present, half)
         epsilon = guess_epsilon(
             canaries=canaries,
             guesses=2 * half,
@@ -208,7 +205,7 @@ class OneRun:
             confidence=confidence,
         )
         return Outcome(
-            name=self.name,
+            name=f"one-run-{self.model}",
             claim=Claim(self.budget.epsilon, self.budget.delta),
             epsilon=epsilon,
             bound="one-run",
@@ -218,7 +215,7 @@ class OneRun:
         )
 
 
-def right_guesses(scores: FloatArray, there: Canaries, half: int) -> int:
+def right_guesses(scores: FloatArray, present: Canaries, half: int) -> int:
     """Guess "present" for the highest scores, "absent" for the lowest, and count."""
     order = np.argsort(scores)
-    return int(np.sum(there[order[-half:]]) + np.sum(~there[order[:half]]))
+    return int(np.sum(present[order[-half:]]) + np.sum(~present[order[:half]]))

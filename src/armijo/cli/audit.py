@@ -60,9 +60,13 @@ def audit(
 ) -> None:
     """Bound epsilon from below by attacks; 4 is the exit code if a claim is refuted."""
     from armijo.accounting.budget import Budget
-    from armijo.audit.catalog import AUDITS
-    from armijo.audit.report import write_audit
-    from armijo.audit.suite import FAST_TRIALS, TRIALS, run_audit
+    from armijo.audit.suite import (
+        AUDITS,
+        FAST_TRIALS,
+        TRIALS,
+        run_audit,
+        write_audit,
+    )
 
     if trials is None:
         trials = FAST_TRIALS if fast else TRIALS
