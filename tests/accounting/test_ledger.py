@@ -48,7 +48,7 @@ def test_what_was_written_is_read_back_exactly(path: Path) -> None:
     assert view.header["version"] == 2
     assert view.header["budget"] == HEADER["budget"]
     assert len(str(view.header["run"])) == 32
-    assert view.torn == 0
+    assert not view.torn
 
 
 def test_a_new_ledger_is_private_and_alone(path: Path) -> None:
@@ -72,20 +72,10 @@ def test_every_write_is_synced_before_append_returns(
     with Ledger.open(path, header=HEADER) as ledger, monkeypatch.context() as patch:
         patch.setattr(os, "write", lambda f, d: events.append("write") or write(f, d))
         patch.setattr(os, "fsync", lambda f: events.append("sync") or fsync(f))
-        announced_and_charged = ["write", "sync"] * 2
-        for index, (cost, expected) in enumerate(
-            [
-                ((0.0, 0.0), announced_and_charged),
-                ((0.2, 0.1), announced_and_charged),
-                ((0.2, 0.1), ["write", "sync"]),
-                ((0.1, 0.2), announced_and_charged),
-                ((0.2, 0.2), ["write", "sync"]),
-            ]
-        ):
+        for index in range(3):
             events.clear()
-            ledger.append(charge(index, cost))
-            assert events == expected
-    assert '"ceiling":[0.2,0.2]' in path.read_text()
+            ledger.append(charge(index, (0.1 * index, 0.1)))
+            assert events == ["write", "sync"]
 
 
 def test_what_opening_counts_is_synced_first_with_its_folder(
@@ -127,7 +117,7 @@ def test_an_interrupted_run_adds_up_like_an_uninterrupted_one(
         ledger.close()
         assert ledger.spent == memory.spent == read_ledger(path).spent
         assert ledger.charges == memory.charges == read_ledger(path).charges
-        assert read_ledger(path).torn == 0
+        assert not read_ledger(path).torn
     assert memory.spent == tuple(map(math.fsum, zip(*costs, strict=True)))
 
 
@@ -201,7 +191,7 @@ def test_the_keys_of_the_ledger_itself_are_taken(path: Path, key: str) -> None:
 def test_a_ledger_of_another_run_is_refused(
     path: Path, change: dict[str, object], key: str, found: str, asked: str
 ) -> None:
-    before = b"".join(sample(path))[:-5]  # torn as well: not even mended
+    before = b"".join(sample(path))[:-5]  # torn as well: not even cut off
     path.write_bytes(before)
     message = f"another run: {key} is .*{found}.* in the file and .*{asked}.* in this"
     with pytest.raises(LedgerError, match=message):
@@ -280,8 +270,7 @@ def test_reading_needs_no_lock_and_writes_nothing(path: Path) -> None:
     torn = path.read_bytes()[:-3]
     path.write_bytes(torn)
     view = read_ledger(path)
-    assert (view.spent, view.torn) == ((1.0,), 1)
-    assert view.charges[-1].label == "torn line"
+    assert (view.spent, view.torn) == ((0.5,), True)
     assert path.read_bytes() == torn
     assert torn.startswith(before)
 

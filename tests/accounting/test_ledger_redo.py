@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from armijo.accounting.ledger import Ledger, MemoryLedger, read_ledger
-from armijo.accounting.ledger_lines import Book, charge_payload, read_lines, seal
 from armijo.errors import LedgerError
 from tests.accounting.ledger_samples import COSTS, HEADER, charge
 
@@ -112,31 +111,8 @@ def test_a_torn_charge_is_written_anew_in_its_place(path):
     data = torn(path)
     keyed(path, 2)
     assert path.read_bytes().startswith(data)
-    assert b'"kind":"mended","index":4' in path.read_bytes()
     assert_whole(path)
-    assert read_ledger(path).torn == 1
-
-
-def test_a_charge_that_was_torn_while_it_was_mended(path):
-    torn(path)
-    keyed(path, 2)
-    for cut in (7, 60, 120):
-        path.write_bytes(path.read_bytes()[:-cut])
-        assert len(read_ledger(path).charges) > len(COSTS)
-        keyed(path, 3)
-        assert_whole(path)
-    assert read_ledger(path).torn == 4
-
-
-def test_a_torn_charge_of_no_key_stays_counted(path):
-    torn(path)
-    with Ledger.open(path, header=HEADER) as ledger:
-        assert ledger.next_index == len(COSTS)
-        ledger.append(charge(5, COSTS[0]))
-    view = read_ledger(path)
-    assert len(view.charges) == len(COSTS) + 1
-    assert view.charges[4].label == "torn line"
-    assert view.charges[4].cost == (0.2, 0.7)
+    assert not read_ledger(path).torn
 
 
 @pytest.mark.parametrize(
@@ -155,53 +131,9 @@ def test_charges_of_others_are_not_expected_again(path, first, second, begin):
         assert ledger.next_index == len(COSTS)
 
 
-def test_a_torn_line_between_whole_ones_is_not_expected_again(path):
-    """Whoever went on behind a torn line took it for paid."""
-    torn(path)
-    with Ledger.open(path, header=HEADER) as ledger:
-        ledger.use_key(KEY)
-        ledger.append(charge(5, COSTS[0]))
-    with Ledger.open(path, header=HEADER) as ledger:
-        ledger.use_key(KEY)
-        with pytest.raises(LedgerError, match="cannot go back"):
-            ledger.rewind(3)
-        ledger.rewind(5)
-
-
-@pytest.mark.parametrize("index", [0, 3, 4, 5])
-def test_a_mended_charge_needs_a_torn_line(path, index):
-    keyed(path)
-    data = path.read_bytes()
-    chain = read_lines(str(path), data)[1].chain
-    line, _ = seal(chain, charge_payload(charge(index, COSTS[0]), "mended"))
-    path.write_bytes(data + line + b"\n")
-    with pytest.raises(LedgerError, match="line 10 is out of place"):
-        read_ledger(path)
-
-
-def test_a_mended_charge_may_not_exceed_what_was_announced(path):
-    torn(path)
-    with Ledger.open(path, header=HEADER):
-        pass
-    data = path.read_bytes()
-    chain = read_lines(str(path), data)[1].chain
-    line, _ = seal(chain, charge_payload(charge(4, (0.3, 0.1)), "mended"))
-    path.write_bytes(data + line + b"\n")
-    with pytest.raises(LedgerError, match="above the announced ceiling"):
-        read_ledger(path)
-
-
 def test_keys_are_no_part_of_what_was_done(path):
     keyed(path)
     other = path.with_name("other.ledger")
     keyed(other, key="fedcba9876543210")
     assert read_ledger(path).charges == read_ledger(other).charges
     assert {one.key for one in read_ledger(other).charges} == {"fedcba9876543210"}
-
-
-def test_a_book_forgets_what_is_taken_back():
-    book = Book()
-    for index, cost in enumerate(COSTS):
-        book.count(charge(index, cost))
-    assert [one.index for one in book.rewind(2)] == [2, 3, 4]
-    assert book.spent == (0.1 + 0.2, 0.3 + 0.1)

@@ -19,8 +19,7 @@ from pathlib import Path
 import pytest
 
 from armijo.accounting.accountant import SEEDED
-from armijo.accounting.ledger import Ledger, read_ledger
-from armijo.accounting.ledger_header import OWN_KEYS
+from armijo.accounting.ledger import OWN_KEYS, Ledger, read_ledger
 from armijo.accounting.paper import BROKEN_PREMISES
 from armijo.cli.tables import _finish_step_on_interrupt
 from armijo.methods import BLSGD

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from armijo.accounting.budget import Budget
-from armijo.accounting.ledger import Ledger, read_ledger
-from armijo.accounting.ledger_header import OWN_KEYS, seal
+from armijo.accounting.ledger import OWN_KEYS, Ledger, read_ledger, seal
 from armijo.cli.fit import fit_table
 from armijo.errors import LedgerError
 from armijo.estimators.solve import solve
@@ -172,7 +171,7 @@ def test_a_closed_ledger_takes_no_charge_until_it_is_opened_again(bare, tmp_path
     assert not verify_run(path).verified  # more than was planned
 
 
-@pytest.mark.parametrize("left", [16, 40, 120])
+@pytest.mark.parametrize("left", [1, 15, 16, 40, 120])
 def test_a_torn_closing_line_is_like_none(bare, tmp_path, left):
     path = tmp_path / "run.ledger"
     *lines, last = bare.read_bytes().splitlines(keepends=True)

@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from armijo import _files
@@ -69,17 +70,22 @@ def _other_rows() -> None:
     RunKey.settle = lambda self, charge, result: None
 
 
-def _torn_lines_lost() -> None:
-    """Go on after a torn line without writing its charge anew."""
-    append = Ledger.append
+def _torn_lines_paid() -> None:
+    """Take a torn line for a charge, and go on without writing it anew."""
+    append, load = Ledger.append, Ledger._load
+
+    def noticing(self: Ledger, header: Any) -> None:
+        self.was_torn = not Path(self.path).read_bytes().endswith(b"\n")
+        load(self, header)
 
     def forgetful(self: Ledger, charge: Charge) -> None:
-        if self._paid and ledger.is_torn(self._paid[0]):
-            self._book.count(self._paid.pop(0))
+        if self.was_torn and not self._paid:
+            self.was_torn = False
+            self._book.count(charge)
             return
         append(self, charge)
 
-    Ledger.append = forgetful
+    Ledger._load, Ledger.append = noticing, forgetful
 
 
 def _pay_twice() -> None:
@@ -100,7 +106,7 @@ BROKEN: dict[str, Callable[[], None]] = {
     "a redone step draws other noise": _fresh_noise,
     "all charges have the same bits": _one_stream,
     "other rows get the same noise": _other_rows,
-    "torn charges are not written anew": _torn_lines_lost,
+    "torn charges are not written anew": _torn_lines_paid,
     "redone steps are charged again": _pay_twice,
     "the key outlives the run": _key_kept,
 }

@@ -257,11 +257,10 @@ def resumed(folder: Path, content: bytes, *, damaged: str) -> bool:
         ledger = place / "half" / "ledger.jsonl"
         before = ledger.read_bytes()
         ended = _ended(place, f"{HALF} --resume".split())
-        assert ledger.read_bytes().startswith(before)
+        whole = before[: before.rfind(b"\n") + 1]  # a torn line may be cut off
+        assert ledger.read_bytes().startswith(whole)
         if ended.code in (2, 3):
-            # Nothing but the record of a line that was torn before.
-            added = ledger.read_bytes()[len(before) :]
-            assert b'"charge"' not in added and b'"announce"' not in added
+            assert b'"charge"' not in ledger.read_bytes()[len(before) :]
         return ended.code in (0, 130)
     finally:
         shutil.rmtree(place)

@@ -12,8 +12,7 @@ import safetensors.torch
 import torch
 from hypothesis import strategies as st
 
-from armijo.accounting.ledger import Ledger, read_ledger
-from armijo.accounting.ledger_lines import seal
+from armijo.accounting.ledger import Ledger, read_ledger, seal
 from armijo.accounting.run_key import RunKey
 from armijo.errors import ArmijoError, LedgerError
 from armijo.methods.base import StepRecord

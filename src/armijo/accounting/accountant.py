@@ -21,10 +21,14 @@ from armijo.accounting.budget import (
     Guarantee,
     Neighboring,
 )
-from armijo.accounting.ledger import Charge, Ledger, MemoryLedger
-from armijo.accounting.ledger_header import refuse_other_header
+from armijo.accounting.ledger import (
+    Charge,
+    Ledger,
+    MemoryLedger,
+    OneOwner,
+    refuse_other_header,
+)
 from armijo.accounting.mechanisms import Mechanism, describe, parts
-from armijo.accounting.one_owner import OneOwner
 from armijo.accounting.subsampling import Subsampled
 from armijo.errors import BudgetExceeded, LedgerError, UnchargedAccess
 

@@ -1,54 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ledger: a charge is on disk before its noise is drawn, and stays there.
 
-``append`` returns only after the line of a charge is written and synced; the
-accountant lets data be touched after that and not before. Whatever happens next,
-reopening the ledger counts at least what was spent, and nothing in this module ever
-truncates, overwrites or rewrites a file: bytes are only added at the end. What no
-file can tell is that complete lines are missing at its end, as in an old copy.
+A ledger is ASCII text, one JSON object per line, the last key of each being ``chain``,
+a checksum of the line and of the chain before it:
+
+* the header, ``{"format": "armijo-ledger", "version": 2, "run": ..., ...}``: who began
+  the file and when (UTC), and what the accountant gave;
+* ``{"kind": "charge", "index": ..., "label": ..., "mechanism": ..., "cost": [...]}``,
+  with ``"key": ...`` where the noise comes from a run key of that name;
+* ``{"kind": "closed", "charges": ..., "digests": {...}}``: a run ended here, with so
+  many charges in the file and these SHA-256 digests of what it left. A later run may
+  charge to the same ledger and close it again; the last line counts.
+
+The threat model is that of SQLite (docs/ledger.md): what fsync says is on disk stays
+there. ``append`` returns only after the line of a charge is synced, and the accountant
+lets data be touched after that and not before. A crash can therefore tear the last line
+and no other, and a torn line is a charge whose noise was never drawn: it costs nothing,
+and is cut off when the ledger is opened again. Nothing else is ever taken out of the
+file. What no file can tell is that complete lines are missing at its end, as in an old
+copy.
 
 A run that redoes steps with its own key (:mod:`armijo.accounting.run_key`) rewinds its
 ledger to where its checkpoint stands; charges that are in the file are then expected
 again, in their order, and not written again.
 """
 
+import json
+import math
 import os
+import re
+import stat
 import threading
+import uuid
 import weakref
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from hashlib import sha256
 from types import MappingProxyType, TracebackType
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
-from armijo.accounting.ledger_files import (
-    acquire_lock,
-    failure,
-    identity,
-    ledger_path,
-    open_or_create,
-    read,
-    release,
-    sync_folder,
-    write,
-)
-from armijo.accounting.ledger_header import (
-    OWN_KEYS,
-    check_header,
-    refuse_other_header,
-    seal,
-)
-from armijo.accounting.ledger_lines import (
-    Book,
-    Charge,
-    Closing,
-    announce_payload,
-    charge_payload,
-    is_torn,
-    read_lines,
-)
-from armijo.accounting.ledger_view import LedgerView, read_ledger
-from armijo.accounting.one_owner import OneOwner
-from armijo.errors import LedgerError
+from filelock import FileLock, Timeout
+
+from armijo import _validate
+from armijo._files import BINARY, create_whole, sync_folder, write_all
+from armijo.errors import ArmijoError, LedgerError
 
 __all__ = [
     "Charge",
@@ -59,6 +57,437 @@ __all__ = [
     "close_ledger",
     "read_ledger",
 ]
+
+VERSION = 2
+MAGIC = b'{"format":"armijo-ledger","version":'
+OWN_KEYS = ("format", "version", "run", "created", "created_by", "chain")
+"""Keys of the header that the ledger itself writes; another run may differ in them."""
+
+_CHAIN_DIGITS = 16
+_CHAIN_KEY = b',"chain":"'
+_CHAIN_BYTES = len(_CHAIN_KEY) + _CHAIN_DIGITS + len(b'"}')
+_SHA256 = re.compile("[0-9a-f]{64}")
+_UNIT_BITS = 1074  # every finite double is a whole multiple of 2**-1074
+
+
+@dataclass(frozen=True)
+class Charge:
+    """One line of a ledger: what was about to be done, and its price.
+
+    Parameters
+    ----------
+    index : int
+        Position among the charges of the run: 0, 1, 2, ...
+    label : str
+        Public name of the access, for reports.
+    mechanism : mapping
+        Public JSON description of the mechanism.
+    cost : tuple of float
+        What it costs, one number per limit of the accountant; finite, not negative.
+    key : str
+        Public name of the run key that its noise comes from; empty for the system's
+        noise. Two runs that did the same are equal whatever their keys.
+
+    Examples
+    --------
+    >>> Charge(0, "step 0", {"name": "Gaussian", "noise_scale": 2.0}, (0.125,)).cost
+    (0.125,)
+    """
+
+    index: int
+    label: str
+    mechanism: Mapping[str, object]
+    cost: tuple[float, ...]
+    key: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be written exactly or added up."""
+        if type(self.index) is not int or self.index < 0:
+            _validate.at_least(0, index=self.index)
+            object.__setattr__(self, "index", int(self.index))
+        if not isinstance(self.label, str):
+            raise ValueError(
+                f"Expected label to be a string, got {self.label!r}; name the access."
+            )
+        if not isinstance(self.key, str):
+            raise ValueError(f"Expected key to be a name, got {self.key!r}.")
+        if not isinstance(self.mechanism, Mapping):
+            raise ValueError(
+                f"Expected mechanism to be a mapping, got {self.mechanism!r}; give "
+                "its public description as a dictionary."
+            )
+        cost = self.cost
+        if not isinstance(cost, tuple | list) or not cost:
+            raise ValueError(
+                f"Expected cost to be a tuple with one number per limit, got {cost!r}; "
+                "give at least one number."
+            )
+        if not all(type(number) is float and 0 <= number < math.inf for number in cost):
+            for place, number in enumerate(cost):
+                _validate.non_negative(**{f"cost[{place}]": number})
+        object.__setattr__(self, "cost", tuple(map(float, cost)))
+
+    def payload(self) -> bytes:
+        """Return the line, yet without its chain."""
+        record = {"kind": "charge", **vars(self)}
+        if not self.key:
+            del record["key"]
+        return _encode("charge", record)
+
+
+@dataclass(frozen=True)
+class Closing:
+    """The last line of a finished run: how many charges there are, and what it left.
+
+    Parameters
+    ----------
+    charges : int
+        Number of charges in the ledger, those of earlier runs included.
+    digests : mapping of str to str
+        SHA-256 (64 hexadecimal digits) of each released file by its name, and of the
+        released parameters under ``"parameters"``.
+    """
+
+    charges: int
+    digests: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number of charges or no digest."""
+        _validate.at_least(0, charges=self.charges)
+        if not isinstance(self.digests, Mapping):
+            raise ValueError(f"Expected digests by name, got {self.digests!r}.")
+        for name, value in self.digests.items():
+            if not isinstance(value, str) or not _SHA256.fullmatch(value):
+                raise ValueError(
+                    f"Expected the SHA-256 of {name} as 64 digits, got {value!r}."
+                )
+
+    def payload(self) -> bytes:
+        """Return the line, yet without its chain."""
+        return _encode("closing line", {"kind": "closed", **vars(self)})
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):  # a read-only one, written like a dictionary
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+# json writes floats with repr, so they come back as the same floats.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain)
+_DECODER = json.JSONDecoder()
+
+
+def _encode(name: str, value: object) -> bytes:
+    try:
+        return _ENCODER.encode(value).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"Expected {name} to be public JSON (finite numbers, strings, lists, "
+            f"mappings), got {value!r}: {error}; describe it with plain values."
+        ) from error
+
+
+def seal(previous: bytes, payload: bytes) -> tuple[bytes, bytes]:
+    """Return the finished line, without its newline, and its chain.
+
+    The chain guards against accidents (a flipped bit, a lost, doubled or swapped
+    line), not against someone who computes it anew.
+    """
+    chain = sha256(previous + payload).hexdigest()[:_CHAIN_DIGITS].encode("ascii")
+    return payload[:-1] + _CHAIN_KEY + chain + b'"}', chain
+
+
+def _unseal(previous: bytes, line: bytes) -> tuple[bytes, bytes] | None:
+    """Return payload and chain of a line that follows on ``previous``, else None."""
+    payload = line[:-_CHAIN_BYTES] + b"}"
+    sealed, chain = seal(previous, payload)
+    return (payload, chain) if sealed == line else None
+
+
+class _Book:
+    """Charges added up so far, and what is needed to write or check the next line."""
+
+    def __init__(self, chain: bytes = b"") -> None:
+        self.chain = self.head = chain  # of the last line, and of the last charge
+        self.charges: list[Charge] = []
+        self.closing: Closing | None = None
+        self._units: list[int] = []
+
+    @property
+    def spent(self) -> tuple[float, ...]:
+        """Sum of the costs, exactly rounded: what ``math.fsum`` gives, but kept."""
+        try:
+            return tuple(units / (1 << _UNIT_BITS) for units in self._units)
+        except OverflowError:
+            return (math.inf,) * len(self._units)
+
+    def check(self, charge: Charge) -> None:
+        """Refuse a charge that is out of turn or has another number of limits."""
+        if charge.index != len(self.charges):
+            raise LedgerError(
+                f"Charge {charge.label!r} has index {charge.index}, the ledger "
+                f"expects {len(self.charges)}; nothing was written or spent. Number "
+                "charges by next_index, and do not share one ledger between runs."
+            )
+        width = len(self._units)
+        if width and len(charge.cost) != width:
+            raise ValueError(
+                f"Expected cost to have {width} numbers, one per limit, got "
+                f"{charge.cost!r}; charge with the accountant that began the ledger."
+            )
+
+    def count(self, charge: Charge) -> None:
+        """Add a charge to the sums."""
+        if not self._units:
+            self._units = [0] * len(charge.cost)
+        for place, number in enumerate(charge.cost):
+            numerator, denominator = number.as_integer_ratio()
+            shift = _UNIT_BITS + 1 - denominator.bit_length()
+            self._units[place] += numerator << shift
+        self.charges.append(charge)
+
+    def rewind(self, index: int) -> list[Charge]:
+        """Take the charges from an index on out of the sums, and return them."""
+        kept, later = self.charges[:index], self.charges[index:]
+        self.charges, self._units = [], []
+        for charge in kept:
+            self.count(charge)
+        return later
+
+    def replay(self, payload: bytes, chain: bytes) -> None:
+        """Take in one sealed line, or raise ValueError where it cannot stand here."""
+        record: dict[str, Any] = _DECODER.decode(payload.decode("ascii"))
+        closing = None
+        match record:
+            case {"kind": "charge", **values}:
+                charge = Charge(**values)
+                self.check(charge)
+                self.count(charge)
+                self.head = chain
+            case {"kind": "closed", "charges": charges, "digests": digests}:
+                closing = Closing(charges, digests)
+                if closing.charges != len(self.charges):
+                    raise ValueError(
+                        f"a closing line that counts {closing.charges} charges after "
+                        f"{len(self.charges)}"
+                    )
+            case _:
+                raise ValueError("an unknown kind of line")
+        self.chain, self.closing = chain, closing
+
+
+def read_lines(path: str, data: bytes) -> tuple[dict[str, Any], _Book, int]:
+    """Check every line; return header, charges and how many bytes are whole lines.
+
+    A last line without its newline is torn, unless its checksum is right. A crash
+    leaves no other damage, so everything else is refused.
+    """
+    *lines, tail = data.split(b"\n")
+    header, chain = _read_header(path, lines[0] if lines else tail, cut=not lines)
+    book, whole = _Book(chain), len(data)
+    for number, line in enumerate(lines[1:], start=2):
+        opened = _unseal(book.chain, line)
+        if opened is None:
+            _damaged(path, number, "does not follow from the line before it")
+        _replay(path, number, book, *opened)
+    if lines and tail:
+        number, opened = len(lines) + 1, _unseal(book.chain, tail)
+        if opened is not None:
+            _replay(path, number, book, *opened)
+        else:
+            _refuse_unless_torn(path, number, tail)
+            whole -= len(tail)
+    return header, book, whole
+
+
+def _replay(path: str, number: int, book: _Book, payload: bytes, chain: bytes) -> None:
+    try:
+        book.replay(payload, chain)
+    except (ValueError, TypeError, ArithmeticError, RecursionError, ArmijoError) as why:
+        _damaged(path, number, f"is out of place ({why})")
+
+
+def _refuse_unless_torn(path: str, number: int, line: bytes) -> None:
+    """Refuse a last line that was written to its end and changed later.
+
+    A torn line lacks its end, so it does not begin with a complete JSON value.
+    """
+    try:
+        _DECODER.raw_decode(line.decode("latin-1"))
+    except json.JSONDecodeError:
+        return
+    except (ValueError, RecursionError):
+        _damaged(path, number, "is not what a ledger writes")
+    _damaged(path, number, "is complete but does not follow from the line before it")
+
+
+def _read_header(path: str, line: bytes, *, cut: bool) -> tuple[dict[str, Any], bytes]:
+    """Return the header and its chain, or say why the file is no ledger of ours."""
+    if cut and line.startswith(MAGIC[: len(line)]) and _json_object(line) is None:
+        state = "is cut inside its first line" if line else "is empty"
+        raise LedgerError(
+            f"The ledger {path} {state}: it holds no charge and cannot be continued; "
+            "it was left as it is. Move it away or choose another path."
+        )
+    if not line.startswith(MAGIC):
+        raise LedgerError(
+            f"The file {path} is not a ledger: it begins with {line[:24]!r}; it was "
+            "left as it is and nothing was spent. Choose another path."
+        )
+    header = _json_object(line)
+    if header is None:
+        _damaged(path, 1, "is not JSON")
+    if header["version"] != VERSION:
+        raise LedgerError(
+            f"The ledger {path} has version {header['version']!r}, this release of "
+            f"armijo writes version {VERSION}; it was left as it is and nothing was "
+            "spent. Verify and continue it with the release that began it (version 1: "
+            "armijo 0.1), or begin a new one."
+        )
+    opened = _unseal(b"", line)
+    if opened is None or not isinstance(header.get("run"), str):
+        _damaged(path, 1, "does not match its checksum")
+    del header["chain"]
+    return header, opened[1]
+
+
+def _json_object(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _damaged(path: str, number: int, what: str) -> NoReturn:
+    raise LedgerError(
+        f"The ledger {path} is damaged: line {number} {what}. A line was changed, "
+        "lost, doubled or moved, so what was spent is unknown; the file was left as "
+        "it is and nothing was spent. Restore it from a copy, or take the whole "
+        "budget for spent and begin a new run."
+    )
+
+
+def _new_header(header: Mapping[str, object]) -> bytes:
+    from armijo import __version__
+
+    own = {
+        "format": "armijo-ledger",
+        "version": VERSION,
+        "run": uuid.uuid4().hex,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "created_by": f"armijo {__version__}",
+    }
+    return seal(b"", _encode("header", {**own, **header}))[0] + b"\n"
+
+
+def refuse_other_header(
+    path: str, stored: Mapping[str, object], header: Mapping[str, object]
+) -> None:
+    """Refuse a ledger whose header differs from that of this run."""
+    wanted = json.loads(_encode("header", header))
+    for key in [*wanted, *(key for key in stored if key not in OWN_KEYS)]:
+        found, asked = stored.get(key, "absent"), wanted.get(key, "absent")
+        if found != asked or (key in stored) != (key in wanted):
+            raise LedgerError(
+                f"The ledger {path} is a ledger of another run: {key} is {found!r} in "
+                f"the file and {asked!r} in this run; it was left as it is and "
+                "nothing was spent. Run with the settings it was begun with, or "
+                "choose another path."
+            )
+
+
+@dataclass(frozen=True)
+class LedgerView:
+    """What a ledger file says, read without touching it.
+
+    Parameters
+    ----------
+    header : mapping
+        First line of the file: format, version, run and what the accountant gave.
+    charges : tuple of Charge
+        All charges in order.
+    spent : tuple of float
+        Sum of the costs per limit; empty before the first charge.
+    torn : bool
+        Whether the last line is incomplete: a charge whose noise was never drawn.
+    head : str
+        The chained checksum of the last charge, which depends on all lines before it.
+    closing : Closing or None
+        The last line, if it closes the ledger; None while a run is unfinished.
+    """
+
+    header: Mapping[str, object]
+    charges: tuple[Charge, ...]
+    spent: tuple[float, ...]
+    torn: bool
+    head: str = ""
+    closing: Closing | None = None
+
+
+def read_ledger(path: str | os.PathLike[str]) -> LedgerView:
+    """Read a ledger with all checks, without locking it or writing to it.
+
+    While another process is charging, its line in progress may look torn.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Returns
+    -------
+    LedgerView
+        Header, charges, their sum, and whether the last line is torn.
+
+    Raises
+    ------
+    LedgerError
+        There is no such file, or it is not a sound ledger.
+    """
+    name = _real_path(path)
+    try:
+        _check_place(name)
+        fd = os.open(name, os.O_RDONLY | BINARY)
+        try:
+            data = _read(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise _failure("read", name, error) from error
+    header, book, whole = read_lines(name, data)
+    head, torn = book.head.decode("ascii"), whole < len(data)
+    return LedgerView(header, tuple(book.charges), book.spent, torn, head, book.closing)
+
+
+class OneOwner:
+    """Base of what can be neither copied nor used in a forked child.
+
+    A copy, or the copy that a forked child inherits, would have the whole rest of the
+    budget to itself, and two such rests are more than was guaranteed.
+    """
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+
+    def refuse_in_child(self) -> None:
+        """Refuse to charge in another process than the one that made this object."""
+        if os.getpid() != self._process:
+            raise LedgerError(
+                f"This {type(self).__name__} belongs to process {self._process} and "
+                f"was asked to charge in process {os.getpid()}, a child of it; both "
+                "would spend the same budget. Nothing was spent by this request. Make "
+                "it in the process that charges."
+            )
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse copies and pickles."""
+        raise TypeError(
+            f"A {type(self).__name__} cannot be copied or pickled, since a copy would "
+            "spend the same budget again; make one for each run, with a budget of its "
+            "own."
+        )
 
 
 class MemoryLedger(OneOwner):
@@ -75,7 +504,7 @@ class MemoryLedger(OneOwner):
 
     def __init__(self) -> None:
         super().__init__()
-        self._book = Book()
+        self._book = _Book()
         self._finished = False
 
     @property
@@ -102,7 +531,7 @@ class MemoryLedger(OneOwner):
         self.refuse_in_child()
         self._refuse_finished()
         self._book.check(charge)
-        charge_payload(charge)  # what works in memory must work with a file
+        charge.payload()  # what works in memory must work with a file
         self._book.count(charge)
 
     def finish(self, digests: Mapping[str, str]) -> None:
@@ -117,7 +546,6 @@ class MemoryLedger(OneOwner):
         self._finished = True
 
     def _refuse_finished(self) -> None:
-        """Refuse a charge of a run that has ended."""
         if self._finished:
             raise LedgerError(
                 "The ledger takes no charge: its run has ended and it was closed; "
@@ -164,15 +592,19 @@ class Ledger(MemoryLedger):
         self.path = path
         self._failed: str | None = None
         self._key = ""
-        self._paid: list[Charge] = []
+        self._paid: deque[Charge] = deque()
         self._mutex = threading.RLock()
-        lock = acquire_lock(path)
+        lock = _acquire_lock(path)
         try:
-            self._fd = open_or_create(path, header)
-        except BaseException:
+            if not os.path.lexists(path):
+                create_whole(path, _new_header(header))
+            self._fd = os.open(path, os.O_RDWR | os.O_APPEND | BINARY)
+        except BaseException as error:
             lock.release()
+            if isinstance(error, OSError):
+                raise _failure("open", path, error) from error
             raise
-        self._finalizer = weakref.finalize(self, release, self._fd, lock, os.getpid())
+        self._finalizer = weakref.finalize(self, _release, self._fd, lock, os.getpid())
         try:
             self._load(header)
         except BaseException:
@@ -197,8 +629,8 @@ class Ledger(MemoryLedger):
         Returns
         -------
         Ledger
-            With every charge of the file counted, a torn last line included at the
-            highest cost that was announced before it.
+            With every charge of the file counted. A torn last line, whose noise was
+            never drawn, is cut off.
 
         Raises
         ------
@@ -208,24 +640,32 @@ class Ledger(MemoryLedger):
         ValueError
             The header is not public JSON or uses a key of the ledger itself.
         """
-        check_header(header)
-        return cls(ledger_path(path), header)
+        for key in header:
+            if key in OWN_KEYS:
+                raise ValueError(
+                    f"Expected header keys other than {OWN_KEYS}, got {key!r}; rename "
+                    "it."
+                )
+        _encode("header", header)
+        return cls(_real_path(path), header)
 
     def _load(self, header: Mapping[str, object]) -> None:
-        """Count what the file holds and mend its end."""
+        """Count what the file holds, and let it end with a whole line."""
         try:
-            data = read(self._fd)
-            stored, self._book, repair = read_lines(self.path, data)
+            data = _read(self._fd)
+            stored, self._book, whole = read_lines(self.path, data)
             refuse_other_header(self.path, stored, header)
-            if repair:
-                write(self._fd, repair)
+            if whole < len(data):
+                os.ftruncate(self._fd, whole)
+            elif not data.endswith(b"\n"):
+                write_all(self._fd, b"\n")
             # Also without a repair: the last line may have been written by a process
             # that was killed before its fsync, and from here on it counts as spent.
             os.fsync(self._fd)
             sync_folder(self.path)
-            self._identity = identity(os.fstat(self._fd))
+            self._identity = _identity(os.fstat(self._fd))
         except OSError as error:
-            raise failure("open", self.path, error) from error
+            raise _failure("open", self.path, error) from error
         self.header: Mapping[str, object] = MappingProxyType(stored)
 
     @property
@@ -240,8 +680,7 @@ class Ledger(MemoryLedger):
     def rewind(self, index: int) -> None:
         """Expect the charges from an index on again: paid by this run, not yet used.
 
-        The file stays as it is; sums and :attr:`next_index` go back. A torn line at
-        the end is written anew by the charge that it was to be.
+        The file stays as it is; sums and :attr:`next_index` go back.
 
         Raises
         ------
@@ -249,15 +688,14 @@ class Ledger(MemoryLedger):
             The file holds fewer charges, or one of them is not of the key in use.
         """
         later = self._book.charges[index:]
-        whole = [one for one in later if not is_torn(one)]
-        foreign = [one.index for one in whole if not one.key or one.key != self._key]
-        if index > self.next_index or foreign or whole != later[: len(whole)]:
+        foreign = [one.index for one in later if not one.key or one.key != self._key]
+        if index > self.next_index or foreign:
             raise LedgerError(
                 f"The ledger {self.path} cannot go back to charge {index} of "
                 f"{self.next_index}: later ones are missing or of another run "
                 f"({foreign[:1]}); nothing was spent."
             )
-        self._paid = self._book.rewind(index)
+        self._paid = deque(self._book.rewind(index))
 
     def append(self, charge: Charge) -> None:
         """Write a charge and return once it is on disk; only then may data be read.
@@ -278,28 +716,18 @@ class Ledger(MemoryLedger):
         if self._key:
             charge = replace(charge, key=self._key)
         with self._mutex:
-            payload = charge_payload(charge)
+            payload = charge.payload()
             self._check_file()
             self._refuse_finished()
             self._book.check(charge)
-            if self._paid and not is_torn(self._paid[0]):
+            if self._paid:
                 self._refuse_another(payload)
-                self._book.count(self._paid.pop(0))
+                self._book.count(self._paid.popleft())
                 return
             # Set before the write and lifted after it, so that an interrupt at any
             # instant in between leaves an object that refuses to go on.
             self._failed = "an earlier append did not finish"
-            try:
-                ceiling = self._book.raised(charge.cost)
-                if ceiling is not None:
-                    self._write_line(announce_payload(ceiling))
-                    self._book.ceiling = ceiling
-                if self._paid:  # what is left of it was torn
-                    payload = charge_payload(charge, "mended")
-                self._write_line(payload)
-            except OSError as error:
-                raise failure("write to", self.path, error) from error
-            self._paid.clear()
+            self._write_line(payload)
             self._book.count(charge)
             self._book.head, self._book.closing = self._book.chain, None
             self._failed = None
@@ -313,31 +741,31 @@ class Ledger(MemoryLedger):
             The line could not be written; the run is whole, but not closed.
         """
         with self._mutex:
-            while self._paid and not is_torn(self._paid[0]):
-                self._book.count(self._paid.pop(0))
+            while self._paid:
+                self._book.count(self._paid.popleft())
             closing = Closing(self.next_index, dict(digests))
             if closing != self._book.closing:
                 self._check_file()
-                try:
-                    self._write_line(closing.payload())
-                except OSError as error:
-                    self._failed = "its closing line was not written"
-                    raise failure("close", self.path, error) from error
-            self._paid.clear()
+                self._failed = "its closing line was not written"
+                self._write_line(closing.payload())
+                self._failed = None
             self._book.closing, self._finished = closing, True
 
     def _write_line(self, payload: bytes) -> None:
         """Write and sync one sealed line."""
         line, chain = seal(self._book.chain, payload)
-        write(self._fd, line + b"\n")
-        os.fsync(self._fd)
+        try:
+            write_all(self._fd, line + b"\n")
+            os.fsync(self._fd)
+        except OSError as error:
+            raise _failure("write to", self.path, error) from error
         self._book.chain = chain
         device, inode, size = self._identity
         self._identity = device, inode, size + len(line) + 1
 
     def _refuse_another(self, payload: bytes) -> None:
         """Refuse a charge that is not the one that was paid at its place."""
-        if charge_payload(self._paid[0]) != payload:
+        if self._paid[0].payload() != payload:
             raise LedgerError(
                 f"Charge {self._paid[0].index} of the ledger {self.path} paid for "
                 "something else than what the redone step asks for; nothing was "
@@ -346,7 +774,6 @@ class Ledger(MemoryLedger):
             )
 
     def _refuse(self, found: str) -> NoReturn:
-        """Refuse a charge because of the state of this object."""
         raise LedgerError(
             f"The ledger {self.path} takes no charge: {found}; nothing was spent by "
             "this call. Open it again with Ledger.open, in one process only."
@@ -359,9 +786,9 @@ class Ledger(MemoryLedger):
         if self._failed is not None:
             self._refuse(self._failed)
         try:
-            found = identity(os.stat(self.path))
+            found = _identity(os.stat(self.path))
         except OSError as error:
-            raise failure("find", self.path, error) from error
+            raise _failure("find", self.path, error) from error
         if found != self._identity:
             raise LedgerError(
                 f"The ledger {self.path} was replaced or changed by someone else "
@@ -394,6 +821,82 @@ def close_ledger(path: str | os.PathLike[str], digests: Mapping[str, str]) -> No
     """
     view = read_ledger(path)
     known = view.closing.digests if view.closing else {}
-    header = {key: one for key, one in view.header.items() if key not in OWN_KEYS}
+    header = {key: value for key, value in view.header.items() if key not in OWN_KEYS}
     with Ledger.open(path, header=header) as ledger:
         ledger.finish({**known, **digests})
+
+
+def _real_path(path: str | os.PathLike[str]) -> str:
+    """Return the one name of a file, whatever links lead to it."""
+    try:
+        name = os.fsdecode(path)
+    except TypeError:
+        name = ""
+    if not name or "\0" in name:
+        raise ValueError(
+            f"Expected path to be the path of a ledger file, got {path!r}; give a "
+            "non-empty path."
+        )
+    return os.path.realpath(name)
+
+
+def _acquire_lock(path: str) -> FileLock:
+    """Hold the ledger against other processes and other objects of this one."""
+    try:
+        _check_place(path)
+        lock = FileLock(path + ".lock", timeout=0, mode=0o600, thread_local=False)
+        lock.acquire()
+    except Timeout as error:
+        raise LedgerError(
+            f"The ledger {path} is in use by another process or another object of "
+            "this one; nothing was spent. Wait for that run to end or close it, or "
+            "choose another path."
+        ) from error
+    except OSError as error:
+        raise _failure("lock", path, error) from error
+    return lock
+
+
+def _release(fd: int, lock: FileLock, process: int) -> None:
+    """Close the file; give the lock back, unless it is the parent's."""
+    with suppress(OSError):
+        os.close(fd)
+    if os.getpid() == process:
+        lock.release(force=True)
+
+
+def _check_place(path: str) -> None:
+    """Refuse what is no regular file, and a folder that is not there."""
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        raise LedgerError(
+            f"The folder {folder} of the ledger {path} does not exist or is no "
+            "folder; nothing was spent. Create it first."
+        )
+    if os.path.lexists(path) and not stat.S_ISREG(os.stat(path).st_mode):
+        raise LedgerError(
+            f"The ledger {path} is not a regular file; nothing was spent. Give the "
+            "path of a file, which is created if it does not exist."
+        )
+
+
+def _read(fd: int) -> bytes:
+    """Return the whole file, or its beginning if that already is no ledger."""
+    parts = [os.read(fd, 1 << 16)]
+    while parts[-1] and parts[0].startswith(MAGIC):
+        parts.append(os.read(fd, 1 << 24))
+    return b"".join(parts)
+
+
+def _identity(found: os.stat_result) -> tuple[int, int, int]:
+    """Return what must not change between two charges of one process."""
+    return found.st_dev, found.st_ino, found.st_size
+
+
+def _failure(action: str, path: str, error: OSError) -> LedgerError:
+    reason = error.strerror or str(error)
+    return LedgerError(
+        f"Cannot {action} the ledger {path}: {reason} (errno {error.errno}); nothing "
+        "was spent by this call. Check the free space and the permissions of its "
+        "folder, then open the ledger again."
+    )

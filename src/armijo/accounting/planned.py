@@ -194,7 +194,7 @@ class PlannedAccountant(Accountant):
         known = {_key(describe(kind)): kind for kind in self._allowed}
         for entry in ledger.charges:
             kind = known.get(_key(entry.mechanism))
-            # What a torn line was for is not known: it counts against every kind.
+            # What is not in the plan counts against every kind.
             for used in self._allowed if kind is None else (kind,):
                 self._used[used] += 1
         return self

@@ -133,16 +133,11 @@ def filter_deltas(header: Mapping[str, Any]) -> Array:
     return np.exp((a - 1) * excess - np.log(a))
 
 
-def recompute_filter(
-    header: Mapping[str, Any], charges: Counted, torn: Array
-) -> Recomputed:
-    """Return epsilon of an adaptive run at the orders that were fixed beforehand.
-
-    ``torn`` is what torn lines were counted as, which is not recomputed.
-    """
+def recompute_filter(header: Mapping[str, Any], charges: Counted) -> Recomputed:
+    """Return epsilon of an adaptive run at the orders that were fixed beforehand."""
     orders, deltas = np.array(header["orders"], float), filter_deltas(header)
     events = _events(charges)
-    if events is not None and not np.any(torn):
+    if events is not None:
         epsilons = []
         for order, delta in zip(orders, deltas, strict=True):
             accountant = RdpAccountant([int(order)])
@@ -153,7 +148,9 @@ def recompute_filter(
             epsilons.append(float(accountant.get_epsilon(float(delta))))
         else:
             return Recomputed(min(epsilons), f"dp-accounting, RDP at {_named(orders)}")
-    total = torn + sum(count * renyi(one, orders) for one, count in charges)
+    total = np.zeros(orders.shape) + sum(
+        count * renyi(one, orders) for one, count in charges
+    )
     slack = np.log1p(-1 / orders) - (np.log(deltas) + np.log(orders)) / (orders - 1)
     epsilon = max(float(np.min(total + slack)), 0.0)
     return Recomputed(epsilon, f"{SECOND}, RDP at {_named(orders)}")

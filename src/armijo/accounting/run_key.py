@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
+from armijo._files import sync_folder, write_synced
 from armijo.accounting.ledger import Ledger
-from armijo.accounting.ledger_files import sync_folder, write
 from armijo.errors import ArmijoError, LedgerError, RechargeWarning
 from armijo.noise.keyed import KEY_BYTES, KeyedRandomness, fresh_key
 
@@ -64,7 +64,7 @@ class RunKey:
         }
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
-            _write_synced(place, flags, json.dumps(document).encode())
+            write_synced(place, json.dumps(document).encode(), flags)
             sync_folder(place)
         except OSError as error:
             raise _failure("write", place, error, "Nothing was spent.") from error
@@ -147,7 +147,7 @@ class RunKey:
         """Add a line; its newline comes first, so that a torn one spoils no other."""
         line = f"\n{charge} {tag}".encode()
         try:
-            _write_synced(self._path, os.O_WRONLY | os.O_APPEND, line)
+            write_synced(self._path, line, os.O_WRONLY | os.O_APPEND)
         except OSError as error:
             end = "What was charged stays charged; resume the run."
             raise _failure("write", self._path, error, end) from error
@@ -164,22 +164,12 @@ def destroy_key(path: str | os.PathLike[str]) -> None:
     try:
         with suppress(FileNotFoundError):
             try:
-                _write_synced(place, os.O_WRONLY, bytes(os.path.getsize(place)))
+                write_synced(place, bytes(os.path.getsize(place)), os.O_WRONLY)
             finally:
                 os.unlink(place)
             sync_folder(place)
     except OSError as error:
         raise _failure("destroy", place, error, "Remove it by hand.") from error
-
-
-def _write_synced(path: str, flags: int, data: bytes) -> None:
-    """Open, write and sync; a new file is its owner's alone."""
-    fd = os.open(path, flags, 0o600)
-    try:
-        write(fd, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _failure(action: str, path: str, error: OSError, end: str) -> ArmijoError:

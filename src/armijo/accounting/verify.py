@@ -18,8 +18,7 @@ import numpy as np
 
 from armijo.accounting.budget import EXACT_SAMPLER, Neighboring
 from armijo.accounting.independent_bounds import LARGEST_ORDER, NotKnown, renyi
-from armijo.accounting.ledger_lines import Charge, is_torn
-from armijo.accounting.ledger_view import LedgerView, read_ledger
+from armijo.accounting.ledger import Charge, LedgerView, read_ledger
 from armijo.accounting.recompute import (
     Recomputed,
     counted,
@@ -170,7 +169,6 @@ class _Checks:
     def __init__(self, view: LedgerView) -> None:
         self._view = view
         self._header: Mapping[str, Any] = view.header
-        self._whole = [one for one in view.charges if not is_torn(one)]
         self.faults: list[str] = []
         self.recomputed: Recomputed | None = None
 
@@ -200,7 +198,7 @@ class _Checks:
             self.faults.append(
                 f"expected the sampler {EXACT_SAMPLER!r}, found {header['sampler']!r}"
             )
-        described = [one.mechanism for one in self._whole]
+        described = [one.mechanism for one in self._view.charges]
         if relation is Neighboring.REPLACE_ONE and any(map(_is_sampled, described)):
             self.faults.append(
                 "Poisson sampling is amplified under the replace-one relation, for "
@@ -218,21 +216,21 @@ class _Checks:
                 f"expected the plan's {sum(allowed.values())} accesses as the limit, "
                 f"found {self._header['limits']}"
             )
-        made = counted(one.mechanism for one in self._whole)
+        made = counted(one.mechanism for one in self._view.charges)
         for one, count in made:
             if count > allowed[_key(one)]:
                 self.faults.append(
                     f"expected at most {allowed[_key(one)]} charges of "
                     f"{_key(one):.120}, as planned, found {count}"
                 )
-        for charge in self._whole:
+        for charge in self._view.charges:
             if charge.cost != (1.0,):
                 self.faults.append(
                     f"expected cost 1 of the planned charge {charge.index}, found "
                     f"{charge.cost}"
                 )
         self._recompute(lambda: recompute_planned(self._header, made))
-        if sum(allowed.values()) != len(self._whole) and self._known():
+        if sum(allowed.values()) != len(self._view.charges) and self._known():
             whole = recompute_planned(self._header, plan)
             self._check_epsilon("the plan costs", whole.epsilon)
 
@@ -254,17 +252,15 @@ class _Checks:
         if np.any(orders > LARGEST_ORDER):
             self.recomputed = Recomputed(None, "nothing", ("orders that large",))
             return
-        torn = [one.cost for one in self._view.charges if is_torn(one)]
-        lost = np.sum(np.array(torn), axis=0) if torn else np.zeros(len(orders))
-        made = counted(one.mechanism for one in self._whole)
-        self._recompute(lambda: recompute_filter(self._header, made, lost))
+        made = counted(one.mechanism for one in self._view.charges)
+        self._recompute(lambda: recompute_filter(self._header, made))
         if self._known():
             self._check_costs(orders)
 
     def _check_costs(self, orders: Any) -> None:
         """Compare the recorded cost of each charge with that of its mechanism."""
         known: dict[str, Any] = {}
-        for charge in self._whole:
+        for charge in self._view.charges:
             key = _key(charge.mechanism)
             if key not in known:
                 known[key] = renyi(charge.mechanism, orders)

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from armijo.accounting.ledger import LedgerView, read_ledger
-from armijo.accounting.ledger_header import MAGIC
+from armijo.accounting.ledger import MAGIC, LedgerView, read_ledger
 from armijo.accounting.verify import Fault, Verification, verify_ledger
 from armijo.errors import ArmijoError, TableError
 from armijo.report.page import (
@@ -274,7 +273,7 @@ def summarize_run(folder: str | os.PathLike[str]) -> dict[str, object]:
         "guarantee": header.get("guarantee"),
         "broken_premises": header.get("broken_premises"),
         "charges": len(view.charges),
-        "torn_lines": view.torn,
+        "torn_lines": int(view.torn),
         "created": header.get("created"),
         "created_by": header.get("created_by"),
         "verified": found.verified,

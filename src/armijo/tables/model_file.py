@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from armijo.accounting.ledger_files import sync_folder
+from armijo._files import sync_folder
 from armijo.data.query import clipped_rows
 from armijo.errors import TableError
 from armijo.tables.cells import listed, shown
