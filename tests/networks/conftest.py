@@ -1,62 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is solved or probed is so once for equal settings: it takes most of a test."""
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from armijo.accounting import planned
-from armijo.methods import sgd
-from armijo.networks import train as training
-from armijo.objectives import module as objective
-from armijo.training import accounts
-from tests.networks.network_doubles import CROSS_ENTROPY
-
-
-def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep the results of a function whose arguments are compared by their text."""
-    held: dict[str, Any] = {}
-
-    def call(*given: Any, **named: Any) -> Any:
-        key = repr((given, sorted(named.items())))
-        if key not in held:
-            held[key] = function(*given, **named)
-        return held[key]
-
-    return call
-
-
-def probed_once(probe: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep what a probe says of torch's layers and loss; of any other it is asked."""
-    held: dict[str, Any] = {}
-
-    def call(module: Any, loss: Any, batch: Any) -> Any:
-        kinds = {type(part).__module__ for part in module.modules()}
-        plain = all(kind.startswith("torch.nn.modules.") for kind in kinds)
-        if loss is not CROSS_ENTROPY or not plain:
-            return probe(module, loss, batch)
-        parts = [(part, vars(part)) for part in module.modules()]
-        key = repr((parts, batch))
-        if key not in held:
-            held[key] = probe(module, loss, batch)
-        return held[key]
-
-    return call
-
-
-PROBES = ("refuse_mixing_loss", "refuse_mixing_examples", "row_wise_test")
-KNOWN = {
-    (training, "network_method"): remembered(training.network_method),
-    (sgd, "noise_multiplier_for"): remembered(sgd.noise_multiplier_for),
-    (accounts, "order_for"): remembered(accounts.order_for),
-    (accounts, "epsilon_of"): remembered(accounts.epsilon_of),
-    (planned, "planned_epsilon"): remembered(planned.planned_epsilon),
-    **{(objective, name): probed_once(getattr(objective, name)) for name in PROBES},
-}
+from tests.networks.known import know
 
 
 @pytest.fixture(autouse=True)
 def known_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for (place, name), function in KNOWN.items():
-        monkeypatch.setattr(place, name, function)
+    know(monkeypatch.setattr)

@@ -23,10 +23,14 @@ from armijo import Budget
 from armijo.accounting.budget import Neighboring
 from armijo.accounting.mechanisms import Gaussian
 from armijo.accounting.planned import PlannedAccountant
+from armijo.data.certified import FINEST_BITS
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.process_group import TorchProcessGroup
+from armijo.data.query import Rows
 from armijo.data.sources import TensorRows
 from armijo.errors import ArmijoError
+from armijo.objectives.module import ModuleObjective
+from tests.networks.known import know
 
 ROWS, FEATURES, CLASSES = 120, 4, 3
 BUDGET = Budget(epsilon=2.0, delta=1e-5)
@@ -284,6 +288,22 @@ def _other_plans(place: Place) -> str:
     return f"{refusal(lambda: data.open(plans[place.rank]))} {accountant.n_charges=}"
 
 
+def sums(place: Place) -> Result:
+    """Add up one batch with a row of the first shard, with a blank, and it alone."""
+    X, y = place.rows()
+    blank = torch.zeros(len(y), dtype=torch.bool)
+    blank[7] = place.rank == 0
+    only = ~blank if place.rank == 0 else torch.ones_like(blank)
+    objective = ModuleObjective(network(), nn.CrossEntropyLoss(reduction="none"))
+    query = objective.gradient_sum(objective.start(), clip=0.3)
+
+    def total(blank: Tensor) -> Tensor:
+        parts = query.contributions(Rows(X, y, blank=blank))
+        return TorchProcessGroup().total(parts.integers(FINEST_BITS).long())
+
+    return {"whole": total(blank & False), "without": total(blank), "row": total(only)}
+
+
 def killed(place: Place) -> Result:
     """Let the last rank die after the charge of its fifth batch."""
     return _failing(place, place.size - 1)
@@ -360,6 +380,7 @@ SCENARIOS: dict[str, Callable[[Place], Result]] = {
         resumed,
         refused,
         accepted,
+        sums,
         killed,
         killed_lead,
         recovered,
@@ -370,6 +391,7 @@ SCENARIOS: dict[str, Callable[[Place], Result]] = {
 def main(folder: str, *names: str) -> None:
     """Run the scenarios as one rank."""
     torch.set_num_threads(1)
+    know()
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))
     place = Place(Path(folder), dist.get_rank(), dist.get_world_size())
     for name in names:

@@ -27,6 +27,7 @@ WITHOUT_DEATH = [
     "resumed",
     "refused",
     "accepted",
+    "sums",
 ]
 SIZES = [2, pytest.param(3, marks=pytest.mark.slow)]
 Results = list[dict[str, Any]]
@@ -237,6 +238,15 @@ def test_shards_that_differ_are_not_looked_at_further(
 ) -> None:
     """Neither equal rows of two people nor the exact number of rows shows."""
     assert [rank[case] for rank in several(size, "accepted")] == ["nothing"] * size
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_row_changes_the_total_by_its_certified_vector(
+    several: Callable[[int, str], Results], size: int
+) -> None:
+    for rank in several(size, "sums"):
+        assert torch.equal(rank["whole"] - rank["without"], rank["row"])
+        assert rank["row"].any()
 
 
 def test_a_script_without_a_process_group_is_told_what_to_call() -> None:
