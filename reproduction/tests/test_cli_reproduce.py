@@ -32,10 +32,10 @@ def program(monkeypatch, capsys):
 
 
 @pytest.fixture
-def made_up(monkeypatch):
-    """Let every run take no time and give made-up numbers."""
+def synthetic_runs(monkeypatch):
+    """Let every run take no time and give synthetic numbers."""
     monkeypatch.setattr(runner, "_pool", lambda jobs: ThreadPoolExecutor(1))
-    monkeypatch.setattr(runner, "run_one", lambda wanted, cell, *_: point(wanted, cell))
+    monkeypatch.setattr(runner, "run_one", lambda wanted, key, *_: point(wanted, key))
 
 
 def test_all_experiments_are_listed(program):
@@ -53,7 +53,7 @@ def test_all_experiments_are_listed(program):
     assert all(name in table for name in experiment_names())
 
 
-def test_a_run_tells_what_it_did_and_goes_on(program, made_up, tmp_path):
+def test_a_run_tells_what_it_did_and_goes_on(program, synthetic_runs, tmp_path):
     words = ("run", "svm-bank", "--fast", "--results", tmp_path, "--json")
     total = sum(1 for _ in experiment("svm-bank", fast=True).run_keys())
     first = parsed(program(*words))
@@ -64,12 +64,12 @@ def test_a_run_tells_what_it_did_and_goes_on(program, made_up, tmp_path):
     assert "new runs 0" in shown(program(*words[:-1]))
 
 
-def test_no_minutes_run_nothing(program, made_up, tmp_path):
+def test_no_minutes_run_nothing(program, synthetic_runs, tmp_path):
     words = ("run", "svm-bank", "--fast", "--results", tmp_path, "--minutes", 0)
     assert parsed(program(*words, "--json"))["new_runs"] == 0
 
 
-def test_waiting_for_another_experiment_is_told(program, made_up, tmp_path):
+def test_waiting_for_another_experiment_is_told(program, synthetic_runs, tmp_path):
     words = ("run", "zero-tuning", "--fast", "--results", tmp_path, "--json")
     assert parsed(program(*words))["waiting_for_another_experiment"] == 2
 
@@ -101,7 +101,9 @@ def test_errors_name_what_is_wrong(program, tmp_path, monkeypatch, words, told):
     assert [path.name for path in tmp_path.iterdir()] == ["fakes"]
 
 
-def test_damaged_results_are_refused_by_both_commands(program, made_up, tmp_path):
+def test_damaged_results_are_refused_by_both_commands(
+    program, synthetic_runs, tmp_path
+):
     write_fakes(tmp_path, names=["evaluations"])
     path = tmp_path / "evaluations-fast.csv"
     path.write_text(path.read_text().replace("8.0", "eight"))
@@ -120,7 +122,7 @@ def test_figures_tables_and_page(program, tmp_path):
     found = parsed(finished)
     assert found["figures"] == [
         str(tmp_path / "out" / f"{name}.{end}")
-        for name in ("evaluations", "evaluations-printed")
+        for name in ("evaluations", "evaluations-published")
         for end in ("png", "svg")
     ]
     assert all(Path(path).exists() for path in found["figures"])

@@ -23,10 +23,9 @@ from armijo.cli._ui import emit, emit_json, fail
 from armijo.errors import ArmijoError
 from armijo_reproduction import datasets, experiment, experiment_names, reproduce
 from armijo_reproduction.figures import FIGURES, draw_figures
-from armijo_reproduction.page import blocks_of, filled
+from armijo_reproduction.page import blocks_of, filled, tables_page
+from armijo_reproduction.results import load_parts
 from armijo_reproduction.spec import RunKey
-from armijo_reproduction.summary import load_parts
-from armijo_reproduction.tables import tables_page
 
 BAD_ARGUMENT = DAMAGED = 2
 INTERRUPTED = 130
@@ -158,7 +157,7 @@ def figures(
     emit(
         {
             "figures": [str(path) for paths in drawn.values() for path in paths],
-            "without_results": [each for each in names or FIGURES if each not in drawn],
+            "without_results": [n for n in names or FIGURES if n not in drawn],
             "tables": None if tables is None else str(tables),
             "page": None if page is None else str(page),
         },

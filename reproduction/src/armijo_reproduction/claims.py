@@ -1,43 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of the sections on hyper-parameters and on convex optimization."""
+"""The claims of the paper's text, judged by rule from the result files.
+
+Two series are compared in a *setting*: a data set, a loss and a budget.  Their
+difference is paired by folds.  It counts as *above* or *below* if it is more than two
+of its standard errors from zero, and as *tied* otherwise.  The rules:
+
+* An ordering **holds** if the first is above in more than half of the settings; it is
+  **within noise** if at least half of them are tied; otherwise it **does not hold**.
+* If an ordering does not hold, or is within noise, while the same methods under the
+  analysis as published are above in more than half of the settings, it **holds only
+  under the published accounting**, which gives no guarantee.
+* A value is the best one if no other has a higher mean; within noise, if the best is
+  tied with it.
+* A method is robust to a parameter if its best and worst value differ by no more than
+  0.02; two results are similar if they differ by no more than 0.01.
+* Networks have one published split, so that a difference of less than 0.01 in accuracy,
+  or of 0.02 in the objective, counts as noise.
+"""
 
 import math
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from dataclasses import dataclass
+from importlib.resources import files
+from statistics import fmean
+from typing import Any
 
 import pandas as pd
 
-from armijo_reproduction.figures_convex import OWN
-from armijo_reproduction.figures_style import MODELS, PRINTED, dataset_name
-from armijo_reproduction.spec import experiment
-from armijo_reproduction.summary import (
+from armijo_reproduction.results import (
     Mean,
     PairedDiff,
     Part,
+    by_accounting,
     difference,
+    in_group,
     mean_of,
+    paired_diff,
     summarized,
 )
-from armijo_reproduction.verdicts import (
-    FAILS,
-    HOLDS,
-    NOISE,
-    ONLY_PRINTED,
-    ROBUST,
-    SIMILAR,
-    Claim,
-    Finding,
-    Verdict,
-    WinCount,
-    both,
-    paired_diffs,
-    under_both,
-)
+from armijo_reproduction.spec import MODELS, PUBLISHED, dataset_name, shown
 
+HOLDS = "holds"
+FAILS = "does not hold"
+NOISE = "within noise"
+ONLY_PUBLISHED = "holds only under the published accounting"
+NOT_RUN = "not run yet"
+ROBUST, SIMILAR, SIMILAR_OBJECTIVE = 0.02, 0.01, 0.02
 LOW, HIGH = 0.05, 0.2
 """The two budgets of the experiments on hyper-parameters."""
-SMALL = 0.1
-"""Up to here a budget counts as small."""
+LAST = 3
+"""The final value of a curve is the mean of its last evaluations."""
+HIGH_ACCURACY = 0.95
+"""High accuracy is this part of the best final accuracy of the private methods."""
+PROPOSED = ("DP-BLSGD", "DP-BLSGD-AC", "DP-BLGD")
+"""The three methods of the paper."""
 BASELINES = ("DP-AGD", "DP-SGD", "Outpert-RSGD", "Outpert-GD", "ObjPert", "PrivGene")
 """The paper's private baselines; majority and non-private frame the figures."""
 _SYMBOLS = {
@@ -46,6 +63,173 @@ _SYMBOLS = {
     "sampling_prob": "q",
     "clip_decay": "zeta",
 }
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was measured, in words, and the verdict."""
+
+    measured: str
+    verdict: str
+
+
+Rule = Callable[..., Finding | None]
+"""From results and the claim's arguments to a finding; None where some are missing."""
+RULES: dict[str, Rule] = {}
+
+
+def rule(function: Rule) -> Rule:
+    """Let ``claims.toml`` name a function."""
+    RULES[function.__name__] = function
+    return function
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A claim in our words and its rule, from ``claims.toml``."""
+
+    section: str
+    text: str
+    groups: tuple[str, ...]
+    rule: str
+    args: tuple[Any, ...] = ()
+    experiments: tuple[str, ...] | None = None
+    sound_only: bool = False
+
+    def finding(self, parts: Sequence[Part]) -> Finding:
+        """Return the finding on the claim, "not run yet" without results."""
+        deciding = [
+            part
+            for part in in_group(parts, *self.groups)
+            if self.experiments is None or part.experiment.name in self.experiments
+        ]
+        sound = self._judged(by_accounting(deciding, published=False))
+        published = None if self.sound_only else self._judged(_as_published(deciding))
+        if sound is None or published is None:
+            return sound or Finding("", NOT_RUN)
+        only = sound.verdict != HOLDS and published.verdict == HOLDS
+        return Finding(
+            f"{sound.measured}. Published accounting: {published.measured}",
+            ONLY_PUBLISHED if only else sound.verdict,
+        )
+
+    def _judged(self, parts: Sequence[Part]) -> Finding | None:
+        return RULES[self.rule](parts, *self.args) if parts else None
+
+
+def claims() -> tuple[Claim, ...]:
+    """Return all claims, in the order of the paper."""
+    path = files("armijo_reproduction") / "claims.toml"
+    sections = tomllib.loads(path.read_text(encoding="utf-8"))
+    listed = []
+    for name, section in sections.items():
+        for claim in section["claims"]:
+            values: dict[str, Any] = {
+                key: tuple(value) if isinstance(value, list) else value
+                for key, value in (section["all"] | claim).items()
+            }
+            listed.append(Claim(section=name, **values))
+    return tuple(listed)
+
+
+@dataclass(frozen=True)
+class WinCount:
+    """In how many settings the first series is above, tied with or below the second.
+
+    The error of the mean difference is that of the fold means: settings share runs.
+
+    >>> steady, shaky = {0: 0.02, 1: 0.03}, {0: 0.05, 1: -0.05}
+    >>> WinCount.of([paired_diff(steady), paired_diff(shaky)])
+    WinCount(above=1, tied=1, below=0, mean=0.0125, error=0.0225)
+    """
+
+    above: int
+    tied: int
+    below: int
+    mean: float
+    error: float
+
+    @classmethod
+    def of(cls, diffs: Iterable[PairedDiff]) -> "WinCount":
+        """Count differences that are above, tied and below."""
+        known = [diff for diff in diffs if diff.runs]
+        above = sum(diff.value > 2 * diff.error for diff in known)
+        below = sum(diff.value < -2 * diff.error for diff in known)
+        by_fold: dict[int, list[float]] = {}
+        for diff in known:
+            for fold, value in diff.folds.items():
+                by_fold.setdefault(fold, []).append(value)
+        means = {fold: fmean(values) for fold, values in by_fold.items()}
+        return cls(
+            above=above,
+            tied=len(known) - above - below,
+            below=below,
+            mean=fmean(diff.value for diff in known) if known else math.nan,
+            error=paired_diff(means).error,
+        )
+
+    @property
+    def settings(self) -> int:
+        """Return the number of settings."""
+        return self.above + self.tied + self.below
+
+    def verdict(self) -> str:
+        """Return the verdict on "the first is above the second"."""
+        verdicts = {HOLDS: self.above, NOISE: self.tied, FAILS: self.below}
+        return _majority([name for name, n in verdicts.items() for _ in range(n)])
+
+    def finding(self) -> Finding | None:
+        """Return the count in words with its verdict; None if nothing was compared."""
+        return Finding(str(self), self.verdict()) if self.settings else None
+
+    def __str__(self) -> str:
+        error = "" if math.isnan(self.error) else f" ± {self.error:.4f}"
+        return (
+            f"above in {self.above} of {self.settings} settings, tied in {self.tied}, "
+            f"below in {self.below}; mean difference {self.mean:+.4f}{error}"
+        )
+
+
+def _majority(verdicts: Sequence[str]) -> str:
+    """Return what holds for more than half, noise if at least half are noise."""
+    if verdicts.count(HOLDS) > len(verdicts) / 2:
+        return HOLDS
+    return NOISE if verdicts.count(NOISE) >= len(verdicts) / 2 else FAILS
+
+
+def _as_published(parts: Sequence[Part]) -> list[Part]:
+    """Return results whose sound series give way to the same ones as published."""
+    replaced = []
+    for part in parts:
+        lines = part.table["line"]
+        plain = lines.str.removesuffix(PUBLISHED)
+        published = lines != plain
+        if published.any():
+            kept = published | ~lines.isin(set(plain[published]))
+            table = part.table.assign(line=plain)[kept]
+            replaced.append(Part(experiment=part.experiment, table=table))
+    return replaced
+
+
+def diffs_of(
+    parts: Iterable[Part],
+    firsts: Iterable[str],
+    seconds: Sequence[str],
+    most: float = math.inf,
+) -> list[PairedDiff]:
+    """Return the differences of some series to others by setting, up to a budget."""
+    tables = [part.accuracies for part in parts]
+    return [
+        paired_diff(by_fold)
+        for first in firsts
+        for second in seconds
+        for table in tables
+        if first in table and second in table
+        for (*_, eps), by_fold in (table[first] - table[second])
+        .to_dict("index")
+        .items()
+        if eps <= most
+    ]
 
 
 def in_symbols(setting: str) -> str:
@@ -58,15 +242,9 @@ def in_symbols(setting: str) -> str:
     return f"{_SYMBOLS.get(name, name)} = {value}"
 
 
-def at(part: Part, epsilon: float, setting: str | None = None) -> pd.DataFrame:
-    """Return the rows of a budget, and of a setting."""
-    kept = part.table[part.table["epsilon"] == epsilon]
-    return kept if setting is None else kept[kept["setting"] == setting]
-
-
 def _means(part: Part, epsilon: float) -> dict[str, Mean]:
     """Return the accuracy of every setting that has run, in the order of the values."""
-    rows = summarized(at(part, epsilon), "accuracy", ["setting"])
+    rows = summarized(part.of(epsilon=epsilon), "accuracy", ["setting"])
     means = {
         setting: Mean(value, error, runs)
         for setting, value, error, runs in rows.itertuples(index=False, name=None)
@@ -75,18 +253,19 @@ def _means(part: Part, epsilon: float) -> dict[str, Mean]:
 
 
 def _best(means: dict[str, Mean]) -> str:
-    """Return the setting with the highest mean."""
     return max(means, key=lambda setting: means[setting].value)
 
 
 def _lead(part: Part, epsilon: float, first: str, second: str) -> PairedDiff:
     """Return the accuracy of a setting minus that of another."""
-    ours, theirs = (at(part, epsilon, setting) for setting in (first, second))
+    ours, theirs = (part.of(epsilon=epsilon, setting=s) for s in (first, second))
     return difference(ours, theirs, "accuracy")
 
 
-def robust(part: Part) -> Finding | None:
+@rule
+def robust(parts: Sequence[Part]) -> Finding | None:
     """Judge whether best and worst value of a parameter are close at epsilon 0.2."""
+    part = parts[0]
     means = _means(part, HIGH)
     if len(means) < 2:
         return None
@@ -99,43 +278,39 @@ def robust(part: Part) -> Finding | None:
     return Finding(text, HOLDS if spread <= ROBUST else FAILS)
 
 
-def best_at(setting: str, *epsilons: float) -> Callable[[Part], Finding | None]:
+@rule
+def best_at(parts: Sequence[Part], setting: str, *epsilons: float) -> Finding | None:
     """Judge whether a value is the best one at some budgets."""
-
-    def judge(part: Part) -> Finding | None:
-        texts, verdicts = [], set()
-        for epsilon in epsilons:
-            means = _means(part, epsilon)
-            if setting not in means or len(means) < 2:
-                return None
-            best = _best(means)
-            lead = WinCount.of([_lead(part, epsilon, best, setting)])
-            verdicts.add(HOLDS if best == setting else FAILS if lead.above else NOISE)
-            texts.append(
-                f"at epsilon {epsilon:g} {in_symbols(best)} is best with "
-                f"{means[best]}; {in_symbols(setting)} has {means[setting]}"
-            )
-        worst = next(each for each in (FAILS, NOISE, HOLDS) if each in verdicts)
-        return Finding("; ".join(texts), worst)
-
-    return judge
+    part, texts, verdicts = parts[0], [], set()
+    for epsilon in epsilons:
+        means = _means(part, epsilon)
+        if setting not in means or len(means) < 2:
+            return None
+        best = _best(means)
+        lead = WinCount.of([_lead(part, epsilon, best, setting)])
+        verdicts.add(HOLDS if best == setting else FAILS if lead.above else NOISE)
+        texts.append(
+            f"at epsilon {epsilon:g} {in_symbols(best)} is best with "
+            f"{means[best]}; {in_symbols(setting)} has {means[setting]}"
+        )
+    worst = next(each for each in (FAILS, NOISE, HOLDS) if each in verdicts)
+    return Finding("; ".join(texts), worst)
 
 
-def above_others(first: str, *others: str) -> Callable[[Part], Finding | None]:
+@rule
+def above_others(parts: Sequence[Part], first: str, *others: str) -> Finding | None:
     """Judge whether a value is above others, over all budgets."""
-
-    def judge(part: Part) -> Finding | None:
-        return WinCount.of(
-            _lead(part, epsilon, first, other)
-            for epsilon in part.experiment.epsilons
-            for other in others
-        ).finding()
-
-    return judge
+    return WinCount.of(
+        _lead(parts[0], epsilon, first, other)
+        for epsilon in parts[0].experiment.epsilons
+        for other in others
+    ).finding()
 
 
-def small_batches_lose(part: Part) -> Finding | None:
+@rule
+def small_batches_lose(parts: Sequence[Part]) -> Finding | None:
     """Judge whether the smallest sampling ratio is below the best at epsilon 0.05."""
+    part = parts[0]
     means = _means(part, LOW)
     if len(means) < 2:
         return None
@@ -156,30 +331,29 @@ def _by_budget(diffs: dict[float, PairedDiff]) -> str | None:
     return "; ".join(f"{diff} at epsilon {eps:g}" for eps, diff in diffs.items())
 
 
-def full_batch_is_similar(part: Part) -> Finding | None:
+@rule
+def full_batch_is_similar(parts: Sequence[Part]) -> Finding | None:
     """Judge whether batches of a tenth are as accurate as all rows."""
-    epsilons = part.experiment.epsilons
-    diffs = {
-        each: _lead(part, each, "sampling_prob=0.1", "sampling_prob=1.0")
-        for each in epsilons
-    }
+    part = parts[0]
+    settings = "sampling_prob=0.1", "sampling_prob=1.0"
+    diffs = {eps: _lead(part, eps, *settings) for eps in part.experiment.epsilons}
     if (text := _by_budget(diffs)) is None:
         return None
     close = all(abs(diff.value) <= SIMILAR for diff in diffs.values())
     return Finding(f"q = 0.1 minus q = 1: {text}", HOLDS if close else FAILS)
 
 
-def fewer_evaluations(part: Part) -> Finding | None:
+@rule
+def fewer_evaluations(parts: Sequence[Part]) -> Finding | None:
     """Judge whether batches of a tenth need half of the passes over all rows."""
+    part = parts[0]
     epsilon = part.experiment.epsilons[0]
+    settings = "sampling_prob=0.1", "sampling_prob=1.0"
+    rows = [part.of(epsilon=epsilon, setting=setting) for setting in settings]
+    if any(some.empty for some in rows):
+        return None
     texts, ratios = [], []
     for column in ("gradients", "objectives"):
-        rows = [
-            at(part, epsilon, f"sampling_prob={sampling_prob}")
-            for sampling_prob in (0.1, 1.0)
-        ]
-        if any(some.empty for some in rows):
-            return None
         tenth, every = (mean_of(some, column).value for some in rows)
         ratios.append(0.1 * tenth / every)
         texts.append(
@@ -189,118 +363,59 @@ def fewer_evaluations(part: Part) -> Finding | None:
     return Finding("; ".join(texts), HOLDS if max(ratios) <= 0.5 else FAILS)
 
 
-def decay_helps_only_at_low_budget(part: Part) -> Finding | None:
+@rule
+def decay_helps_only_at_low_budget(parts: Sequence[Part]) -> Finding | None:
     """Judge whether a decaying clip helps at epsilon 0.05 and does not at 0.2."""
+    part = parts[0]
     diffs = {}
     for epsilon in (LOW, HIGH):
-        rows = at(part, epsilon)
+        rows = part.of(epsilon=epsilon)
         constant = rows["setting"] == "clip_decay=0.0"
         diffs[epsilon] = difference(rows[~constant], rows[constant], "accuracy")
     if (text := _by_budget(diffs)) is None:
         return None
     low, high = (WinCount.of([diff]) for diff in diffs.values())
-    verdict = NOISE if low.level else HOLDS if low.above and not high.above else FAILS
+    verdict = NOISE if low.tied else HOLDS if low.above and not high.above else FAILS
     return Finding(f"mean of all zeta above 0 minus zeta = 0: {text}", verdict)
 
 
-def _parameter_claim(
-    text: str, name: str, judge: Callable[[Part], Finding | None]
-) -> Claim:
-    """Return a claim on one experiment, judged under both accountings."""
-
-    def verdict(parts: Sequence[Part]) -> Finding | None:
-        named = [part for part in parts if part.experiment.name == name]
-        return judge(named[0]) if named else None
-
-    return Claim(
-        section="Effect of Hyperparameters",
-        text=text,
-        groups=(experiment(name).group,),
-        verdict=under_both(verdict),
-    )
-
-
-def _diffs(
-    parts: Sequence[Part],
-    own: Iterable[str],
-    baselines: Sequence[str],
-    most: float = math.inf,
-) -> list[PairedDiff]:
-    """Return the differences of each of some methods to each of some baselines."""
-    return [
-        diff
-        for first in own
-        for second in baselines
-        for diff in paired_diffs(parts, first, second, most)
-    ]
-
-
-def _printed(own: Iterable[str]) -> list[str]:
-    """Return the series of the same methods under the printed analysis."""
-    return [label + PRINTED for label in own]
-
-
+@rule
 def beats(
-    own: Sequence[str], baselines: Sequence[str], most: float = math.inf
-) -> Verdict:
-    """Judge whether methods are above baselines in most cells."""
-
-    def judge(parts: Sequence[Part]) -> Finding | None:
-        compared = partial(_diffs, parts, baselines=baselines, most=most)
-        sound, printed = (
-            WinCount.of(compared(labels)).finding() for labels in (own, _printed(own))
-        )
-        return both(sound, printed)
-
-    return judge
+    parts: Sequence[Part],
+    firsts: Sequence[str] = PROPOSED,
+    seconds: Sequence[str] = BASELINES,
+    most: float = math.inf,
+) -> Finding | None:
+    """Judge whether methods are above baselines in most settings."""
+    return WinCount.of(diffs_of(parts, firsts, seconds, most)).finding()
 
 
-def _by_dataset(parts: Sequence[Part]) -> dict[str, list[Part]]:
-    """Return the parts of each data set."""
-    groups: dict[str, list[Part]] = {}
-    for part in parts:
-        groups.setdefault(part.experiment.datasets[0], []).append(part)
-    return groups
-
-
+@rule
 def beats_output_perturbation(parts: Sequence[Part]) -> Finding | None:
     """Judge whether the three are above Outpert-RSGD on three data sets of four."""
-
-    def summary(own: Sequence[str]) -> tuple[int, str]:
-        counts = {
-            dataset: WinCount.of(_diffs(some, own, ["Outpert-RSGD"]))
-            for dataset, some in _by_dataset(parts).items()
-        }
-        counts = {dataset: count for dataset, count in counts.items() if count.cells}
-        texts = (
-            f"{dataset_name(dataset)}: above in {count.above} of {count.cells} cells, "
-            f"below in {count.below}"
-            for dataset, count in counts.items()
-        )
-        won = sum(count.verdict() == HOLDS for count in counts.values())
-        return (won if len(counts) > 2 else -1), "; ".join(texts)
-
-    won, text = summary(OWN)
-    if won < 0:
+    counts = {}
+    for dataset in dict.fromkeys(part.experiment.datasets[0] for part in parts):
+        some = [part for part in parts if part.experiment.datasets[0] == dataset]
+        count = WinCount.of(diffs_of(some, PROPOSED, ["Outpert-RSGD"]))
+        if count.settings:
+            counts[dataset_name(dataset)] = count
+    if len(counts) < 3:
         return None
-    won_printed, beside = summary(_printed(OWN))
-    sound = HOLDS if won >= 3 else FAILS
-    verdict = ONLY_PRINTED if sound == FAILS and won_printed >= 3 else sound
-    return Finding(f"{text}. Printed accounting: {beside}" if beside else text, verdict)
+    texts = (
+        f"{name}: above in {count.above} of {count.settings} settings, "
+        f"below in {count.below}"
+        for name, count in counts.items()
+    )
+    won = sum(count.verdict() == HOLDS for count in counts.values())
+    return Finding("; ".join(texts), HOLDS if won >= 3 else FAILS)
 
 
-def bank_is_an_exception(parts: Sequence[Part]) -> Finding | None:
-    """Judge whether Outpert-RSGD is above the three on Bank."""
-    bank = _by_dataset(parts).get("bank", [])
-    return WinCount.of(_diffs(bank, ["Outpert-RSGD"], OWN)).finding()
-
-
+@rule
 def bank_has_a_small_range(parts: Sequence[Part]) -> Finding | None:
     """Judge whether majority and non-private are close on Bank."""
     ranges = {}
-    for part in _by_dataset(parts).get("bank", []):
-        lines = part.table["line"]
-        rows = [part.table[lines == label] for label in ("non-private", "majority")]
+    for part in parts:
+        rows = [part.of(line=label) for label in ("non-private", "majority")]
         if all(len(some) for some in rows):
             best, least = (mean_of(some, "accuracy").value for some in rows)
             ranges[MODELS[part.experiment.models[0]]] = best - least
@@ -311,15 +426,14 @@ def bank_has_a_small_range(parts: Sequence[Part]) -> Finding | None:
     return Finding(f"non-private minus majority: {text}", HOLDS if close else FAILS)
 
 
+@rule
 def adaptive_clip_helps_somewhere(parts: Sequence[Part]) -> Finding | None:
     """Judge whether DP-BLSGD-AC is above DP-BLSGD over all budgets of a data set."""
     diffs = {}
     for part in parts:
-        count = WinCount.of(paired_diffs([part], "DP-BLSGD-AC", "DP-BLSGD"))
-        if count.cells:
-            wanted = part.experiment
-            name = f"{dataset_name(wanted.datasets[0])}, {MODELS[wanted.models[0]]}"
-            diffs[name] = Mean(count.mean, count.error, count.cells)
+        count = WinCount.of(diffs_of([part], ["DP-BLSGD-AC"], ["DP-BLSGD"]))
+        if count.settings:
+            diffs[_place(part, ", ")] = Mean(count.mean, count.error, count.settings)
     if not diffs:
         return None
     text = "; ".join(f"{name}: {diff}" for name, diff in diffs.items())
@@ -327,76 +441,98 @@ def adaptive_clip_helps_somewhere(parts: Sequence[Part]) -> Finding | None:
     return Finding(f"mean over all budgets: {text}", HOLDS if helped else FAILS)
 
 
-_method_claim = partial(
-    Claim, section="Performance of Convex Optimization", groups=("logistic", "svm")
-)
-PARAMETER_CLAIMS = (
-    ("Robust to alpha at epsilon 0.2", "armijo-slope", robust),
-    ("Robust to beta at epsilon 0.2", "step-shrink", robust),
-    (
-        "At epsilon 0.05 alpha = 0.5 is best",
-        "armijo-slope",
-        best_at("slope=0.5", LOW),
-    ),
-    ("At epsilon 0.05 beta = 0.8 is best", "step-shrink", best_at("shrink=0.8", LOW)),
-    (
-        "beta = 0.8 is a suitable choice in general",
-        "step-shrink",
-        best_at("shrink=0.8", LOW, HIGH),
-    ),
-    (
-        "Laplace noise in the search is slightly better than Gaussian noise",
-        "search-noise",
-        above_others("search=laplace", "search=gaussian"),
-    ),
-    ("Robust to the sampling ratio at epsilon 0.2", "sampling-ratio", robust),
-    (
-        "At epsilon 0.05 the sampling ratio must not be too small",
-        "sampling-ratio",
-        small_batches_lose,
-    ),
-    (
-        "Batches are about as accurate as all rows",
-        "sampling-ratio",
-        full_batch_is_similar,
-    ),
-    (
-        "Batches greatly reduce gradient and objective evaluations",
-        "evaluations",
-        fewer_evaluations,
-    ),
-    (
-        "Budgets that follow the angle (adap) beat no and must",
-        "budget-strategy",
-        above_others("adapt=angle", "adapt=never", "adapt=always"),
-    ),
-    (
-        "A decaying clip helps at epsilon 0.05 and not at 0.2",
-        "clip-decay",
-        decay_helps_only_at_low_budget,
-    ),
-)
-METHOD_CLAIMS = {
-    **{
-        f"{own} outperforms the private baselines in most cases": beats(
-            [own], BASELINES
-        )
-        for own in OWN
-    },
-    **{f"{own} outperforms DP-AGD": beats([own], ["DP-AGD"]) for own in OWN},
-    "The three outperform Outpert-RSGD on 3 of 4 data sets": beats_output_perturbation,
-    "On Bank Outpert-RSGD outperforms the three": bank_is_an_exception,
-    "On Bank majority and non-private are very close": bank_has_a_small_range,
-    **{
-        f"{baseline} is low at small epsilon (here {SMALL:g} and less): the three "
-        "are above it": beats(OWN, [baseline], SMALL)
-        for baseline in ("ObjPert", "DP-SGD")
-    },
-    "An adaptive clip (DP-BLSGD-AC) helps slightly on some data sets": (
-        adaptive_clip_helps_somewhere
-    ),
-}
-CLAIMS = (
-    *(_parameter_claim(*claim) for claim in PARAMETER_CLAIMS),
-    *(_method_claim(text=text, verdict=rule) for text, rule in METHOD_CLAIMS.items()),
-)
+def _place(part: Part, between: str) -> str:
+    wanted = part.experiment
+    return f"{dataset_name(wanted.datasets[0])}{between}{MODELS[wanted.models[0]]}"
+
+
+NETWORK, PEERS, FREE = "DP-BLSGD", ("DP-SGD", "DP-Adam"), "Adam, non-private"
+Curves = dict[str, pd.DataFrame]
+
+
+def _curves(part: Part) -> Curves:
+    """Return the mean curve of each series, by the name it is shown with."""
+    return {
+        shown(label): rows.groupby("iteration").mean(numeric_only=True)
+        for label, rows in part.table.groupby("line", sort=False)
+    }
+
+
+def _final(curve: pd.DataFrame, column: str) -> float:
+    return float(curve[column].iloc[-LAST:].mean())
+
+
+def network_rule(judge: Callable[..., tuple[str, str]]) -> Rule:
+    """Judge networks one by one; the claim holds if it does for more than half."""
+
+    def judged(parts: Sequence[Part], *args: str) -> Finding | None:
+        texts, verdicts = [], []
+        for part in parts:
+            curves = _curves(part)
+            if all(name in curves for name in (NETWORK, *PEERS)):
+                text, verdict = judge(curves, *args)
+                texts.append(f"{_place(part, ' ')}: {text}")
+                verdicts.append(verdict)
+        return Finding("; ".join(texts), _majority(verdicts)) if texts else None
+
+    RULES[judge.__name__] = judged
+    return judged
+
+
+@network_rule
+def steps_fall(curves: Curves) -> tuple[str, str]:
+    """Compare the mean step size of the first and the last third."""
+    steps = curves[NETWORK]["step_size"].dropna()
+    third = max(1, len(steps) // 3)
+    first, last = float(steps.iloc[:third].mean()), float(steps.iloc[-third:].mean())
+    return f"{first:.3f}, then {last:.3f}", HOLDS if last < first else FAILS
+
+
+@network_rule
+def reaches_sooner(curves: Curves) -> tuple[str, str]:
+    """Compare the iterations until high accuracy; the evaluations are a grid."""
+    finals = (_final(curves[name], "accuracy") for name in (NETWORK, *PEERS))
+    goal = HIGH_ACCURACY * max(finals)
+    first = {}
+    for name in (NETWORK, *PEERS):
+        reached = curves[name].index[curves[name]["accuracy"] >= goal]
+        first[name] = float(reached[0]) if len(reached) else math.inf
+    lead = min(first[name] for name in PEERS) - first[NETWORK]
+    summary = ", ".join(
+        f"{name} " + ("never" if math.isinf(when) else f"{when:.0f}")
+        for name, when in first.items()
+    )
+    verdict = HOLDS if lead > 0 else FAILS if lead < 0 else NOISE
+    return f"iterations until {goal:.3f}: {summary}", verdict
+
+
+@network_rule
+def ends(curves: Curves, how: str, column: str) -> tuple[str, str]:
+    """Judge whether a final value is "similar", "higher" or "lower"."""
+    final = {name: _final(curves[name], column) for name in (NETWORK, *PEERS)}
+    summary = ", ".join(f"{name} {value:.3f}" for name, value in final.items())
+    leads = [final[NETWORK] - final[name] for name in PEERS]
+    if how == "similar":
+        return summary, HOLDS if min(leads) >= -SIMILAR else FAILS
+    lead = min(leads) if how == "higher" else -max(leads)
+    noise = SIMILAR if column == "accuracy" else SIMILAR_OBJECTIVE
+    return summary, NOISE if abs(lead) < noise else HOLDS if lead > 0 else FAILS
+
+
+@rule
+def cifar_has_the_largest_gap(parts: Sequence[Part]) -> Finding | None:
+    """Judge whether privacy costs most accuracy on CIFAR-10."""
+    costs = {}
+    for part in parts:
+        curves = _curves(part)
+        if NETWORK in curves and FREE in curves:
+            free, own = (_final(curves[name], "accuracy") for name in (FREE, NETWORK))
+            costs[part.experiment.name] = free - own
+    if "cifar-cnn" not in costs or len(costs) < 2:
+        return None
+    text = ", ".join(f"{name} {cost:.3f}" for name, cost in costs.items())
+    largest = max(costs, key=lambda name: costs[name]) == "cifar-cnn"
+    return Finding(f"non-private minus {NETWORK}: {text}", HOLDS if largest else FAILS)
+
+
+CLAIMS = claims()

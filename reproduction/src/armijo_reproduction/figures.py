@@ -1,67 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw the paper's figures from result files: whatever results are there."""
+"""The paper's figures, from whatever result files are there: the same bytes every time.
 
-from collections.abc import Callable, Sequence
-from functools import partial
+``figures.toml`` has the figures with their captions, and how each series looks.
+"""
+
+import math
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 from armijo.errors import ArmijoError
-from armijo_reproduction import figures_convex as convex
-from armijo_reproduction import figures_networks as networks
-from armijo_reproduction.summary import Part, by_accounting, in_group
+from armijo_reproduction.claims import PROPOSED
+from armijo_reproduction.results import (
+    GIVEN,
+    Part,
+    by_accounting,
+    difference,
+    in_group,
+    summarized,
+)
+from armijo_reproduction.spec import (
+    DATASETS,
+    MODELS,
+    NO_SETTING,
+    PUBLISHED,
+    Experiment,
+    shown,
+)
 
-Drawing = Callable[[Sequence[Part], Path, str], list[Path] | None]
-"""Writes the files of a figure; None where nothing is there to draw."""
-
-
-def _under(
-    draw: Drawing, parts: Sequence[Part], folder: Path, name: str
-) -> list[Path] | None:
-    """Draw the series under one accounting alone: the one that the name tells."""
-    kept = by_accounting(parts, printed=name.endswith("-printed"))
-    return draw(kept, folder, name) if kept else None
-
-
-FIGURES: dict[str, Drawing] = {
-    "hyper-parameters": partial(_under, convex.hyper_parameters),
-    "hyper-parameters-printed": partial(_under, convex.hyper_parameters),
-    "evaluations": partial(_under, convex.evaluations),
-    "evaluations-printed": partial(_under, convex.evaluations),
-    "logistic": convex.methods,
-    "logistic-printed": convex.printed,
-    "svm": convex.methods,
-    "svm-printed": convex.printed,
-    "networks": networks.curves,
-    "zero-tuning": convex.zero_tuning,
-    "zero-tuning-networks": networks.zero_tuning,
+NO_GUARANTEE = "published analysis: no guarantee"
+DOCUMENT: dict[str, Any] = tomllib.loads(
+    (files("armijo_reproduction") / "figures.toml").read_text(encoding="utf-8")
+)
+FIGURES: dict[str, dict[str, Any]] = DOCUMENT["figures"]
+COLORS: dict[str, str] = DOCUMENT["colors"]
+_NAMES = {
+    "slope": "Armijo constant alpha",
+    "shrink": "factor beta",
+    "search": "noise of the search",
+    "sampling_prob": "sampling ratio q",
+    "adapt": "budget strategy",
+    "clip_decay": "clip decay zeta",
 }
-"""The figures, and how they are drawn."""
-
-
-def groups_of(name: str) -> tuple[str, ...]:
-    """Return the groups of experiments that a figure shows.
-
-    >>> groups_of("svm-printed"), groups_of("zero-tuning-networks")
-    (('svm',), ('zero-tuning-networks', 'zero-tuning-networks-grid'))
-    """
-    group = name.removesuffix("-printed")
-    return (group, f"{group}-grid") if group == "zero-tuning-networks" else (group,)
+_WORDS = {"never": "no", "always": "must", "angle": "adap"}
+_MEASURES = {
+    "accuracy": "test accuracy",
+    "objective": "training objective",
+    "spent": "epsilon",
+    "step_size": "chosen step size",
+}
+_MARKERS = "v^<>sDPX"
 
 
 def draw_figures(
     parts: Sequence[Part], folder: Path, names: Sequence[str] = ()
 ) -> dict[str, list[Path]]:
-    """Draw figures as PNG and SVG, and return the paths of those with results.
-
-    Parameters
-    ----------
-    parts : sequence of Part
-        The experiments with their results, from `load_parts`.
-    folder : path
-        Where the figures go; made if missing.
-    names : sequence of str
-        Which figures; all of them if empty.
-    """
+    """Draw figures, all if none is named; return PNG and SVG of those with results."""
     for name in names:
         if name not in FIGURES:
             raise ArmijoError(
@@ -69,13 +68,431 @@ def draw_figures(
             )
     drawn = {}
     for name in names or FIGURES:
-        shown = in_group(parts, *groups_of(name))
-        paths = FIGURES[name](shown, folder, name) if shown else None
-        if paths is not None:
-            drawn[name] = paths
+        draw = _DRAWINGS[FIGURES[name]["draw"]]
+        panels = in_group(parts, *FIGURES[name]["groups"])
+        if draw in (hyper_parameters, evaluations):
+            published = name.endswith("-published")
+            panels = by_accounting(panels, published=published)
+        if panels:
+            with draw(panels) as figure:
+                drawn[name] = save(figure, folder, name)
     if not drawn:
         raise ArmijoError(
             f"There are no results yet for {', '.join(names or FIGURES)}; `python -m "
             "armijo_reproduction list` names the experiments that make them."
         )
     return drawn
+
+
+def save(figure: Any, folder: Path, name: str) -> list[Path]:
+    """Write PNG and SVG, without a date, and return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    png, svg = folder / f"{name}.png", folder / f"{name}.svg"
+    figure.savefig(png, dpi=150, metadata={"Software": None})
+    figure.savefig(svg, metadata={"Date": None, "Creator": None})
+    return [png, svg]
+
+
+@contextmanager
+def figure_of(rows: int, columns: int, *, size: tuple[float, float]) -> Iterator[Any]:
+    """Yield a figure with tidy axes; ``size`` is that of one panel in inches."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    look: dict[Any, Any] = {
+        "svg.hashsalt": "armijo",
+        "font.size": 10,
+        "axes.titlesize": 11,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.alpha": 0.25,
+    }
+    with rc_context(look):
+        width = max(size[0] * columns, 6.4)
+        figure = Figure(figsize=(width, size[1] * rows), layout="constrained")
+        figure.subplots(rows, columns, squeeze=False)
+        yield figure
+
+
+def style_of(label: str) -> dict[str, Any]:
+    """Return how a series looks; as published like its sound version."""
+    styles = DOCUMENT["styles"]
+    plain = shown(label.removesuffix(PUBLISHED))
+    color, marker, dashes, width = styles.get(plain, styles["other"])
+    offset = DOCUMENT["dashes"][dashes]
+    return {
+        "color": COLORS[color],
+        "marker": marker,
+        "linestyle": offset if isinstance(offset, str) else tuple(offset),
+        "linewidth": width,
+        "markersize": 5,
+    }
+
+
+def draw_line(ax: Any, rows: pd.DataFrame, x: str, line: str, **changed: Any) -> None:
+    """Draw ``value`` against a column, with standard errors where there are some."""
+    rows = rows.sort_values(x)
+    look = {**style_of(line), "label": shown(line), **changed}
+    bars = rows["error"] if rows["error"].notna().any() else None
+    ax.errorbar(rows[x], rows["value"], yerr=bars, elinewidth=0.9, capsize=2, **look)
+
+
+def log_axis(ax: Any, values: Iterable[float]) -> None:
+    """Make the horizontal axis logarithmic, with each value named by its number."""
+    ax.set_xscale("log")
+    known = sorted(set(values))
+    ax.set_xticks(known, [f"{value:g}" for value in known])
+    ax.set_xticks([], minor=True)
+
+
+def legend_below(
+    figure: Any, columns: int, order: Callable[[str], int] = lambda _: 0
+) -> None:
+    """Name every line once, under all panels, in as many columns as have room."""
+    named: dict[str, Any] = {}
+    for ax in figure.axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            named.setdefault(label, handle)
+    labels = sorted(named, key=order)
+    for count in range(min(columns, len(labels)), 0, -1):
+        legend = figure.legend(
+            [named[label] for label in labels],
+            labels,
+            loc="outside lower center",
+            ncols=count,
+            frameon=False,
+            handlelength=3.2,
+        )
+        if legend.get_window_extent().width <= figure.bbox.width:
+            return
+        if count > 1:
+            legend.remove()
+
+
+def _with_setting(part: Part, column: str) -> tuple[str, pd.DataFrame]:
+    """Return what varies, and the summary with its values in a column ``x``."""
+    rows = summarized(part.table, column, GIVEN)
+    name = next(iter(part.experiment.vary))
+    options = rows["setting"].map(part.experiment.options_of)
+    return name, rows.assign(x=[values[name] for values in options])
+
+
+@contextmanager
+def hyper_parameters(parts: Sequence[Part]) -> Iterator[Any]:
+    """Draw one panel for each parameter that varies, a line for each budget."""
+    columns = min(3, len(parts))
+    lines = -(-len(parts) // columns)
+    with figure_of(lines, columns, size=(3.6, 2.9)) as figure:
+        for ax, part in zip(figure.axes, parts, strict=False):
+            _hyper_panel(ax, part)
+        for ax in figure.axes[len(parts) :]:
+            ax.set_visible(False)
+        legend_below(figure, 3)
+        yield figure
+
+
+def _hyper_panel(ax: Any, part: Part) -> None:
+    name, rows = _with_setting(part, "accuracy")
+    words = part.experiment.vary[name]
+    if isinstance(words[0], str):
+        rows["x"] = rows["x"].map(words.index)
+        ax.set_xticks(range(len(words)), [_WORDS.get(word, word) for word in words])
+        ax.set_xlim(-0.4, len(words) - 0.6)
+    if name == "sampling_prob":
+        log_axis(ax, words)
+    looks = (("blue", "^", "-"), ("red", "v", "--"), ("green", "o", ":"))
+    budgets = sorted(rows["epsilon"].unique())
+    for epsilon, (color, marker, dashes) in zip(budgets, looks, strict=False):
+        draw_line(
+            ax,
+            rows[rows["epsilon"] == epsilon],
+            "x",
+            f"epsilon = {epsilon:g}",
+            color=COLORS[color],
+            marker=marker,
+            linestyle=dashes,
+            markersize=6,
+        )
+    ax.set_xlabel(_NAMES.get(name, name))
+    ax.set_ylabel("test accuracy")
+    ax.set_title(_title(part, "\n"))
+
+
+def _title(part: Part, between: str) -> str:
+    """Return the method, and in words if its epsilon is a label only."""
+    label = part.experiment.series[0].label
+    return label.replace(PUBLISHED, f"{between}{NO_GUARANTEE}")
+
+
+@contextmanager
+def evaluations(parts: Sequence[Part]) -> Iterator[Any]:
+    """Draw evaluations against the sampling ratio: of batches, and passes over rows."""
+    part = parts[0]
+    experiment = part.experiment
+    units = "evaluations on a batch", "passes over all rows: q times as many"
+    with figure_of(1, 2, size=(4.6, 3.9)) as figure:
+        for ax, unit in zip(figure.axes, units, strict=True):
+            _evaluation_panel(ax, part, in_passes=unit.startswith("passes"))
+            ax.set_title(unit)
+        cap = "" if experiment.max_batches is None else f"{experiment.max_batches:,}"
+        figure.suptitle(
+            f"{_title(part, ', ')}, epsilon = {experiment.epsilons[0]:g}"
+            + (f"; a run ends after {cap} batches at the latest" if cap else "")
+        )
+        legend_below(figure, 2)
+        yield figure
+
+
+def _evaluation_panel(ax: Any, part: Part, *, in_passes: bool) -> None:
+    """Draw gradient and objective evaluations, open where the cap ended runs."""
+    from matplotlib.ticker import LogLocator
+
+    cap = part.experiment.max_batches or math.inf
+    ended = set(part.table.loc[part.table["batches"] >= cap, "setting"])
+    looks = {
+        "gradients": ("gradient evaluations", COLORS["blue"], "o", "-"),
+        "objectives": ("objective evaluations", COLORS["red"], "D", "--"),
+    }
+    for column, (label, color, marker, dashes) in looks.items():
+        _, rows = _with_setting(part, column)
+        scale = rows["x"] if in_passes else 1.0
+        rows = rows.assign(value=rows["value"] * scale, error=rows["error"] * scale)
+        draw_line(ax, rows, "x", label, color=color, marker=marker, linestyle=dashes)
+        capped = rows[rows["setting"].isin(ended)]
+        if len(capped):
+            ax.plot(
+                capped["x"],
+                capped["value"],
+                marker,
+                color=color,
+                markerfacecolor="white",
+                markersize=7,
+                label=f"{label}, ended by the cap",
+            )
+    ax.set_yscale("log", subs=[])
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.yaxis.set_major_formatter("{x:g}")
+    log_axis(ax, part.experiment.vary["sampling_prob"])
+    ax.set_xlabel(_NAMES["sampling_prob"])
+
+
+@contextmanager
+def methods(parts: Sequence[Part]) -> Iterator[Any]:
+    """Draw accuracy and objective against the budget, sound accounting only."""
+
+    def lines(experiment: Experiment) -> list[str]:
+        return [line.label for line in experiment.series if line.accounting == "sound"]
+
+    with _grid(parts, lines, columns=min(4, len(parts) + 1)) as figure:
+        yield figure
+
+
+@contextmanager
+def both_accountings(parts: Sequence[Part]) -> Iterator[Any]:
+    """Draw the paper's methods under both accountings."""
+
+    def lines(experiment: Experiment) -> list[str]:
+        labels = {line.label for line in experiment.series}
+        pairs = [label for name in PROPOSED for label in (name, name + PUBLISHED)]
+        return [e for e in (*pairs, "majority", "non-private") if e in labels]
+
+    with _grid(parts, lines, columns=2) as figure:
+        yield figure
+
+
+@contextmanager
+def _grid(
+    parts: Sequence[Part], lines_of: Callable[[Experiment], list[str]], *, columns: int
+) -> Iterator[Any]:
+    """Draw a column for each data set: accuracy above, objective below."""
+    with figure_of(2, len(parts), size=(2.9, 3.1)) as figure:
+        panels = [figure.axes[: len(parts)], figure.axes[len(parts) :]]
+        for (upper, lower), part in zip(zip(*panels, strict=True), parts, strict=True):
+            labels = lines_of(part.experiment)
+            _budget_panel(upper, part, "accuracy", labels)
+            _budget_panel(lower, part, "objective", labels)
+            _objective_limits(lower, part)
+            lower.set_xlabel("epsilon")
+            upper.set_title(DATASETS[part.experiment.datasets[0]])
+        panels[0][0].set_ylabel("test accuracy")
+        panels[1][0].set_ylabel("training objective")
+        order = lines_of(parts[0].experiment)
+        legend_below(
+            figure,
+            columns,
+            lambda name: order.index(name.replace(f", {NO_GUARANTEE}", PUBLISHED)),
+        )
+        yield figure
+
+
+def _budget_panel(ax: Any, part: Part, column: str, labels: Sequence[str]) -> None:
+    rows = summarized(part.table, column, ["line", "epsilon"])
+    for label in labels:
+        line = rows[rows["line"] == label]
+        if line.empty:
+            continue
+        if part.experiment.series_named(label).once:
+            look = style_of(label) | {"marker": None}
+            ax.axhline(line["value"].iloc[0], label=shown(label), **look)
+        elif label.endswith(PUBLISHED):
+            changed = {"linestyle": "--", "markerfacecolor": "white"}
+            name = label.replace(PUBLISHED, f", {NO_GUARANTEE}")
+            draw_line(ax, line, "epsilon", label, label=name, **changed)
+        else:
+            draw_line(ax, line, "epsilon", label)
+    log_axis(ax, part.experiment.epsilons)
+
+
+def _objective_limits(ax: Any, part: Part) -> None:
+    """Show the range of useful models, up to twice the objective of all zeros."""
+    zero = math.log(2.0) if part.experiment.models[0] == "logistic" else 1.0
+    lowest = float(part.table["objective"].min())
+    top = float(summarized(part.table, "objective", ["line", "epsilon"])["value"].max())
+    ax.set_ylim(lowest - 0.05 * zero, min(top + 0.05 * zero, 2.0 * zero))
+
+
+@contextmanager
+def zero_tuning(parts: Sequence[Part]) -> Iterator[Any]:
+    """Draw the accuracy of auto minus that of each other line, paired by folds."""
+    part = parts[0]
+    wanted = part.experiment
+    with figure_of(len(wanted.models), len(wanted.datasets), size=(3.6, 3.0)) as figure:
+        for number, ax in enumerate(figure.axes):
+            model = wanted.models[number // len(wanted.datasets)]
+            dataset = wanted.datasets[number % len(wanted.datasets)]
+            _difference_panel(ax, part, dataset, model)
+        legend_below(figure, 3)
+        yield figure
+
+
+def _difference_panel(ax: Any, part: Part, dataset: str, model: str) -> None:
+    ax.axhline(0.0, color="black", lw=0.9)
+    ax.axhline(-0.002, color="black", lw=0.9, ls=":", label="0.002 below")
+    for line in part.experiment.series:
+        diffs = []
+        for epsilon, rows in part.of(dataset=dataset, model=model).groupby("epsilon"):
+            auto, other = (rows[rows["line"] == e] for e in ("auto", line.label))
+            diff = difference(auto, other, "accuracy")
+            if diff.runs and line.label != "auto":
+                diffs.append((epsilon, diff.value, diff.error))
+        if diffs:
+            rows = pd.DataFrame(diffs, columns=["epsilon", "value", "error"])
+            name = f"auto minus {shown(line.label)}"
+            draw_line(ax, rows, "epsilon", line.label, label=name)
+    log_axis(ax, part.experiment.epsilons)
+    ax.set_xlabel("epsilon")
+    ax.set_ylabel("difference of accuracy")
+    ax.set_title(f"{DATASETS[dataset]}, {MODELS[model]}")
+
+
+@contextmanager
+def curves(parts: Sequence[Part]) -> Iterator[Any]:
+    """Draw accuracy, objective, epsilon and step size, a column for each network."""
+    with figure_of(len(_MEASURES), len(parts), size=(2.3, 2.2)) as figure:
+        for number, ax in enumerate(figure.axes):
+            part = parts[number % len(parts)]
+            column = list(_MEASURES)[number // len(parts)]
+            {"spent": _epsilons, "step_size": _steps}.get(column, _lines)(
+                ax, part, column
+            )
+            if number < len(parts):
+                wanted = part.experiment
+                ax.set_title(
+                    f"{DATASETS[wanted.datasets[0]]}\n{MODELS[wanted.models[0]]}"
+                )
+            if number % len(parts) == 0:
+                ax.set_ylabel(_MEASURES[column])
+            if number >= len(parts) * (len(_MEASURES) - 1):
+                ax.set_xlabel("iteration")
+        legend_below(figure, 3)
+        yield figure
+
+
+def _every(part: Part) -> int:
+    """Return how many points a curve has for one marker: about six markers in all."""
+    return max(1, part.table["iteration"].nunique() // 6)
+
+
+def _lines(ax: Any, part: Part, column: str) -> None:
+    rows = summarized(part.table, column, ["line", "iteration"])
+    for series in part.experiment.series:
+        line = rows[rows["line"] == series.label]
+        if len(line):
+            draw_line(ax, line, "iteration", series.label, markevery=_every(part))
+
+
+def _searched(part: Part) -> pd.DataFrame:
+    """Return the rows of the paper's own method."""
+    label = next(e.label for e in part.experiment.series if e.method == "blsgd")
+    return part.of(line=label)
+
+
+def _epsilons(ax: Any, part: Part, _: str) -> None:
+    """Draw the sound epsilon of the steps so far beside the published label."""
+    for column, label, color, dashes in (
+        ("spent", "epsilon, sound", "blue", "-"),
+        ("printed", f"epsilon, {NO_GUARANTEE}", "red", "--"),
+    ):
+        rows = _searched(part).groupby("iteration")[column].mean()
+        ax.plot(rows.index, rows, color=COLORS[color], ls=dashes, lw=2, label=label)
+    ax.set_ylim(bottom=0)
+
+
+def _steps(ax: Any, part: Part, column: str) -> None:
+    """Draw the step sizes that the search chose."""
+    rows = summarized(_searched(part).dropna(subset=[column]), column, ["iteration"])
+    draw_line(ax, rows, "iteration", "DP-BLSGD", linestyle="", markersize=4)
+    ax.set_ylim(bottom=0)
+
+
+@contextmanager
+def zero_tuning_networks(parts: Sequence[Part]) -> Iterator[Any]:
+    """Draw accuracy of all settings, a column for each data set and budget."""
+    panels = list(
+        dict.fromkeys(
+            (dataset, epsilon)
+            for part in parts
+            for dataset in part.experiment.datasets
+            for epsilon in part.experiment.epsilons
+        )
+    )
+    with figure_of(1, len(panels), size=(2.8, 3.2)) as figure:
+        for ax, (dataset, epsilon) in zip(figure.axes, panels, strict=True):
+            for part in parts:
+                _settings(ax, part, dataset, epsilon)
+            ax.set_title(f"{DATASETS[dataset]}\nepsilon = {epsilon:g}")
+            ax.set_xlabel("iteration")
+        figure.axes[0].set_ylabel("test accuracy")
+        legend_below(figure, 3)
+        yield figure
+
+
+def _settings(ax: Any, part: Part, dataset: str, epsilon: float) -> None:
+    """Draw each line, its settings from pale to full color and by marker."""
+    rows = part.of(dataset=dataset, epsilon=epsilon)
+    rows = summarized(rows, "accuracy", [*GIVEN, "iteration"])
+    settings = part.experiment.settings()
+    for (label, setting), line in rows.groupby(["line", "setting"], sort=False):
+        look: dict[str, Any] = {"markevery": _every(part)}
+        if setting != NO_SETTING:
+            number = settings.index(setting)
+            look["alpha"] = 0.4 + 0.6 * (number + 1) / len(settings)
+            look["marker"] = _MARKERS[number % len(_MARKERS)]
+            words = setting.replace("_", " ").replace("=", " ")
+            look["label"] = f"{shown(label)}, {words}"
+        draw_line(ax, line, "iteration", label, **look)
+
+
+_DRAWINGS = {
+    draw.__name__: draw
+    for draw in (
+        hyper_parameters,
+        evaluations,
+        methods,
+        both_accountings,
+        curves,
+        zero_tuning,
+        zero_tuning_networks,
+    )
+}

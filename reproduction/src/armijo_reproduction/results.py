@@ -1,31 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results as rows of a CSV file, written as they come: a kill loses only what runs.
+"""Results as rows of a CSV file, and their means, standard errors and differences.
 
-Beside it ``builds.json`` says by which versions each row was made.
+Rows are written as they come: a kill loses only what runs.  Beside them
+``builds.json`` says by which versions each row was made.  The runs of one fold share
+their rows of data, so they count as one: the standard error is that of the fold means.
+Where only one fold was run it is that of the repeats, and nothing for a single run.
 """
 
 import csv
 import io
 import json
+import math
 import os
 import platform
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, cached_property
 from hashlib import blake2b
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from armijo.errors import ArmijoError
 from armijo_reproduction.spec import (
     KEY,
+    PUBLISHED,
     RELEASED_NAMES,
     Experiment,
     RunKey,
+    experiment,
+    experiment_names,
     renamed,
 )
 
@@ -40,20 +49,12 @@ NETWORKS = (
 COLUMNS = {"convex": (*KEY, *CONVEX), "networks": (*KEY, *NETWORKS)}
 TEXTS = ("line", "setting", "dataset", "model", "build")
 BUILDS = "builds.json"
+GIVEN = ["dataset", "model", "line", "epsilon", "setting"]
+"""What a figure tells apart; folds and repeats are averaged."""
 
 
 class Results:
-    """The rows of one experiment in a folder.
-
-    Parameters
-    ----------
-    folder : path
-        Where the files are; made if missing.
-    wanted : Experiment
-        The experiment.
-    fast : bool
-        Whether it is the fast version, which has a file of its own.
-    """
+    """The rows of one experiment in a folder; a fast version has a file of its own."""
 
     def __init__(self, folder: Path, wanted: Experiment, *, fast: bool = False) -> None:
         self.path = Path(folder) / f"{wanted.name}{'-fast' if fast else ''}.csv"
@@ -62,8 +63,8 @@ class Results:
 
     def table(self) -> pd.DataFrame:
         """Return the rows of whole runs: what a kill cut short is left out."""
-        found = self._whole()
-        return found[self._finished(found)].reset_index(drop=True)
+        rows = self._whole()
+        return rows[self._finished(rows)].reset_index(drop=True)
 
     def _whole(self) -> pd.DataFrame:
         """Read every line that has its end."""
@@ -72,14 +73,16 @@ class Results:
             return pd.DataFrame(columns=list(self._columns))
         try:
             # As text first: Python's own reading of a number is exact.
-            found = pd.read_csv(io.BytesIO(whole), dtype=str, skip_blank_lines=False)
-            self._check(found, len(whole.splitlines()))
-            return found.assign(
-                setting=[renamed(text, RELEASED_NAMES) for text in found["setting"]],
-                **{
-                    name: found[name].map(kind).astype(kind)
-                    for name, kind in _numbers(found).items()
-                },
+            rows = pd.read_csv(io.BytesIO(whole), dtype=str, skip_blank_lines=False)
+            self._check(rows, len(whole.splitlines()))
+            numbers: dict[str, type] = {
+                name: int if name in ("fold", "repeat") else float
+                for name in self._columns
+                if name not in TEXTS
+            }
+            return rows.assign(
+                setting=[renamed(text, RELEASED_NAMES) for text in rows["setting"]],
+                **{k: rows[k].map(kind).astype(kind) for k, kind in numbers.items()},
             )
         except (ValueError, OverflowError, ArmijoError) as error:
             raise ArmijoError(
@@ -87,24 +90,24 @@ class Results:
                 "Mend or remove what is wrong: runs without a line are made again."
             ) from error
 
-    def _check(self, found: pd.DataFrame, lines: int) -> None:
+    def _check(self, rows: pd.DataFrame, lines: int) -> None:
         """Refuse other columns than ours, and lines that lack a value or a row."""
-        if tuple(found.columns) != self._columns:
+        if tuple(rows.columns) != self._columns:
             raise ArmijoError(
                 f"expected the columns {', '.join(self._columns)}, got "
-                f"{', '.join(map(str, found.columns))}"
+                f"{', '.join(map(str, rows.columns))}"
             )
-        lacking = found[[*KEY, "accuracy", "seconds", "build"]].isna().any(axis=1)
+        lacking = rows[[*KEY, "accuracy", "seconds", "build"]].isna().any(axis=1)
         if lacking.any():
             raise ArmijoError(f"line {int(lacking.argmax()) + 2} lacks a value")
-        if len(found) != lines - 1 or not isinstance(found.index, pd.RangeIndex):
+        if len(rows) != lines - 1 or not isinstance(rows.index, pd.RangeIndex):
             raise ArmijoError("a line holds a quote or a comma too many")
 
-    def _finished(self, found: pd.DataFrame) -> "pd.Series[bool]":
+    def _finished(self, rows: pd.DataFrame) -> "pd.Series[bool]":
         """Say of each row whether its run has all rows: a curve ends at the last."""
-        if self._steps is None or found.empty:
-            return pd.Series(True, index=found.index)
-        last = found.groupby(list(KEY))["iteration"].transform("max")
+        if self._steps is None or rows.empty:
+            return pd.Series(True, index=rows.index)
+        last = rows.groupby(list(KEY))["iteration"].transform("max")
         return last >= self._steps
 
     def done(self) -> set[tuple[Any, ...]]:
@@ -113,12 +116,11 @@ class Results:
 
     def append(self, run: RunKey, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add the rows of a run in one write."""
-        key = asdict(run)
         text = io.StringIO()
         writer = csv.DictWriter(text, self._columns, lineterminator="\n")
         if not self.path.exists():
             writer.writeheader()
-        writer.writerows({**key, **row, "build": build()} for row in rows)
+        writer.writerows({**asdict(run), **row, "build": build()} for row in rows)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
             file.write(text.getvalue().encode())
@@ -147,17 +149,7 @@ class Results:
             _replace(path, (json.dumps(known, indent=1) + "\n").encode())
 
 
-def _numbers(found: pd.DataFrame) -> dict[str, type]:
-    """Return the columns that hold numbers, with their type."""
-    return {
-        name: int if name in ("fold", "repeat") else float
-        for name in found.columns
-        if name not in TEXTS
-    }
-
-
 def _known_builds(path: Path) -> dict[str, Any]:
-    """Read the builds that are written down."""
     try:
         return dict(json.loads(path.read_bytes()).items())
     except (ValueError, AttributeError, RecursionError) as error:
@@ -174,7 +166,6 @@ def _whole_lines(path: Path) -> bytes:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Put a file in the place of another in one step."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     part.write_bytes(content)
     part.replace(path)
@@ -214,3 +205,153 @@ def at_the_end(table: pd.DataFrame) -> pd.DataFrame:
     if "iteration" not in table:
         return table
     return table[table["iteration"] == table["iteration"].max()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """An experiment with the rows that are there."""
+
+    experiment: Experiment
+    table: pd.DataFrame
+
+    @cached_property
+    def accuracies(self) -> pd.DataFrame:
+        """Return the mean accuracy by data set, model and budget, of line and fold."""
+        keys = ["dataset", "model", "epsilon", "line", "fold"]
+        means = self.table.groupby(keys)["accuracy"].mean()
+        return means.unstack(["line", "fold"])
+
+    def of(self, **values: object) -> pd.DataFrame:
+        """Return the rows that have some values, such as ``line="auto"``."""
+        rows = self.table
+        for column, value in values.items():
+            rows = rows[rows[column] == value]
+        return rows
+
+    def run_counts(self) -> tuple[int, int, float]:
+        """Return runs done, runs in all, and hours; curves count from their start."""
+        runs = self.table.groupby(list(KEY))["seconds"].max()
+        total = sum(1 for _ in self.experiment.run_keys())
+        return len(runs), total, float(runs.sum()) / 3600
+
+
+def by_accounting(parts: Sequence[Part], *, published: bool) -> list[Part]:
+    """Return the series under the analysis as published, or else all others.
+
+    Parts without results of such series are left out.
+    """
+    kept = []
+    for part in parts:
+        rows = part.table[part.table["line"].str.endswith(PUBLISHED) == published]
+        series = part.experiment.series
+        labels = tuple(s for s in series if s.label.endswith(PUBLISHED) == published)
+        if len(rows):
+            wanted = replace(part.experiment, series=labels)
+            kept.append(Part(experiment=wanted, table=rows))
+    return kept
+
+
+def load_parts(folder: Path, *, fast: bool = False) -> tuple[Part, ...]:
+    """Return all experiments that have results in a folder, in the paper's order."""
+    parts = (
+        Part(experiment=wanted, table=Results(folder, wanted, fast=fast).table())
+        for wanted in (experiment(name, fast=fast) for name in experiment_names())
+    )
+    with_rows = tuple(part for part in parts if not part.table.empty)
+    if not with_rows:
+        raise ArmijoError(
+            f"There are no results in {folder}; `python -m armijo_reproduction run "
+            f"NAME --results {folder}{' --fast' if fast else ''}` makes some, and "
+            "`python -m armijo_reproduction list` names them all."
+        )
+    return with_rows
+
+
+def in_group(parts: Sequence[Part], *groups: str) -> list[Part]:
+    """Return the parts of one figure."""
+    return [part for part in parts if part.experiment.group in groups]
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean with its standard error (NaN for a single run) and the number of runs.
+
+    >>> str(Mean(0.84316, 0.0012, 10)), str(Mean(0.84316, float("nan"), 1))
+    ('0.8432 ± 0.0012', '0.8432')
+    """
+
+    value: float
+    error: float
+    runs: int
+
+    def __str__(self) -> str:
+        return self.rounded(4)
+
+    def rounded(self, digits: int) -> str:
+        """Return the mean, and its error if there is one, with so many digits."""
+        text = f"{self.value:.{digits}f}"
+        return text if math.isnan(self.error) else f"{text} ± {self.error:.{digits}f}"
+
+    def signed(self) -> str:
+        """Return a difference with its sign."""
+        return f"+{self}" if self.value >= 0 else str(self)
+
+
+def summarized(table: pd.DataFrame, column: str, by: Sequence[str]) -> pd.DataFrame:
+    """Return ``value``, ``error`` and ``runs`` for every combination of ``by``.
+
+    >>> rows = pd.DataFrame({"line": ["a", "a", "b"], "fold": [0, 1, 0],
+    ...                      "accuracy": [0.7, 0.9, 0.5]})
+    >>> summarized(rows, "accuracy", ["line"])["value"].tolist()
+    [0.8, 0.5]
+    """
+    runs = table.groupby(list(by))[column]
+    folds = table.groupby([*by, "fold"])[column].mean().groupby(list(by))
+    error = (folds.std() / np.sqrt(folds.count())).where(
+        folds.count() > 1, runs.std() / np.sqrt(runs.count())
+    )
+    means = pd.DataFrame({"value": folds.mean(), "error": error, "runs": runs.count()})
+    return means.reset_index()
+
+
+def mean_of(rows: pd.DataFrame, column: str) -> Mean:
+    """Return mean and standard error of a column over folds, or over repeats.
+
+    >>> rows = pd.DataFrame({"fold": [0, 0, 1, 1], "accuracy": [0.7, 0.9, 0.9, 0.9]})
+    >>> mean_of(rows, "accuracy")
+    Mean(value=0.85, error=0.05, runs=4)
+    """
+    mean = summarized(rows.assign(all=0), column, ["all"]).iloc[0]
+    return Mean(float(mean["value"]), float(mean["error"]), int(mean["runs"]))
+
+
+@dataclass(frozen=True)
+class PairedDiff(Mean):
+    """The mean difference of two series, with the difference on each fold."""
+
+    folds: Mapping[int, float] = field(default_factory=dict)
+
+
+def paired_diff(folds: Mapping[int, float]) -> PairedDiff:
+    """Return the mean of differences by fold; those of folds not run are left out.
+
+    >>> paired_diff({0: 0.1, 1: 0.2, 2: float("nan")})
+    PairedDiff(value=0.15, error=0.05, runs=2, folds={0: 0.1, 1: 0.2})
+    """
+    known = {fold: diff for fold, diff in folds.items() if not math.isnan(diff)}
+    count = len(known)
+    value = fmean(known.values()) if known else math.nan
+    error = stdev(known.values()) / math.sqrt(count) if count > 1 else math.nan
+    return PairedDiff(value, error, count, known)
+
+
+def difference(first: pd.DataFrame, second: pd.DataFrame, column: str) -> PairedDiff:
+    """Return the mean of first minus second on the folds that both have run.
+
+    >>> a = pd.DataFrame({"fold": [0, 1, 2], "accuracy": [0.8, 0.9, 0.7]})
+    >>> b = pd.DataFrame({"fold": [0, 1], "accuracy": [0.7, 0.8]})
+    >>> difference(a, b, "accuracy").value
+    0.1
+    """
+    ours, theirs = (rows.groupby("fold")[column].mean() for rows in (first, second))
+    return paired_diff((ours - theirs).to_dict())

@@ -48,22 +48,9 @@ def reproduce(
 ) -> Outcome:
     """Make the missing runs of an experiment and append their rows.
 
-    Parameters
-    ----------
-    name : str
-        The experiment.
-    folder : path
-        Where its results are; the fast version has a file of its own.
-    fast : bool
-        Run the fast version.
-    jobs : int
-        Processes; each computes on one thread.
-    synthetic : bool or None
-        Whether to take synthetic data; None does so in a fast version without data.
-    deadline : float or None
-        Start no run after so many seconds.
-    progress : callable
-        Called as ``progress(done, total, last)`` at the start and after every run.
+    Each of the ``jobs`` processes computes on one thread.  Without a choice, data are
+    synthetic in a fast version that has none.  After ``deadline`` seconds none starts.
+    ``progress(done, total, last)`` is called at the start and after every run.
     """
     wanted = experiment(name, fast=fast)
     if synthetic is None:
@@ -185,7 +172,6 @@ def _begin() -> None:
 
 
 def _end_with_parent() -> None:
-    """Wait for the end of the process that started this one."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -196,10 +182,7 @@ def run_one(
     wanted: Experiment, key: RunKey, options: Mapping[str, Any], synthetic: bool
 ) -> Rows:
     """Make one run in this process."""
-    if wanted.kind == "convex":
-        from armijo_reproduction.convex import run_convex
+    from armijo_reproduction import runs
 
-        return run_convex(wanted, key, options, synthetic=synthetic)
-    from armijo_reproduction.networks import run_network
-
-    return run_network(wanted, key, options, synthetic=synthetic)
+    run = runs.run_convex if wanted.kind == "convex" else runs.run_network
+    return run(wanted, key, options, synthetic=synthetic)

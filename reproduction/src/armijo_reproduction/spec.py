@@ -18,7 +18,6 @@ from typing import Any, Literal
 from armijo import _validate
 from armijo.errors import ArmijoError
 
-Kind = Literal["convex", "networks"]
 RELEASED_NAMES = {
     "rate": "sampling_prob",
     "grad_clip": "max_grad_norm",
@@ -27,27 +26,18 @@ RELEASED_NAMES = {
 """Parameters as released result files and seeds call them, with today's names."""
 NO_SETTING = "-"
 """Stands for the setting of a run of an experiment in which none varies."""
+PUBLISHED = " (printed)"
+"""Ends the label, in files and seeds, of a series under the paper's own analysis."""
+DOCUMENT: dict[str, Any] = tomllib.loads(
+    (files("armijo_reproduction") / "experiments.toml").read_text(encoding="utf-8")
+)
+DATASETS: dict[str, str] = DOCUMENT["names"]["datasets"]
+MODELS: dict[str, str] = DOCUMENT["names"]["models"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One series of a figure: a method with its parameters.
-
-    Attributes
-    ----------
-    label : str
-        What the figure calls it.
-    method : str
-        The method's name.
-    options : mapping
-        Its parameters.
-    accounting : {"sound", "paper"}
-        "paper" is the printed analysis, which gives no guarantee.
-    once : bool
-        Whether the result depends neither on the budget nor on noise.
-    best_of : str or None
-        The experiment whose best setting by test accuracy is taken: not private.
-    """
+    """One series of a figure: a method with its parameters; see ``[series]``."""
 
     label: str
     method: str
@@ -92,19 +82,13 @@ class RunKey:
         return int.from_bytes(blake2b(name.encode(), digest_size=4).digest()) >> 1
 
 
+KEY = tuple(column.name for column in fields(RunKey))
+"""The columns by which a result file knows a run."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SyntheticTable:
-    """A synthetic table with other sizes than those at hand.
-
-    Attributes
-    ----------
-    rows, columns : int
-        Its size.
-    positive : float
-        The share of the positive class.
-    scale : float
-        What all features are multiplied by.
-    """
+    """Size, share of the positive class and unit of a synthetic table."""
 
     rows: int
     columns: int
@@ -112,46 +96,17 @@ class SyntheticTable:
     scale: float
 
 
-KEY = tuple(column.name for column in fields(RunKey))
-"""The columns by which a result file knows a run."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Everything that defines an experiment; see ``experiments.toml``.
+    """Everything that defines an experiment; ``experiments.toml`` says what it means.
 
-    Attributes
-    ----------
-    name, title, group : str
-        Its name, a sentence, and the figure it is a panel of.
-    kind : {"convex", "networks"}
-        What a run trains.
-    datasets, models : tuple of str
-        Data sets ("adult/4" is every fourth row of it), and losses or networks.
-    series : tuple of Series
-        The methods.
-    epsilons, delta : tuple of float, float
-        The budgets.
-    vary : mapping
-        Parameters with the values they take; every combination is run.
-    folds : tuple of int
-        Which of ten folds are run (networks: one published split, fold 0).
-    repeats : int
-        Runs of each fold with different noise.
-    max_batches : int or None
-        Most batches of a convex run.
-    steps, sampling_prob, evaluate_every : int, float, int
-        Length, sampling ratio and grid of evaluations of a network's run.
-    rows : int or None
-        Keep only so many rows, for fast versions.
-    synthetic : mapping
-        Data sets that are generated, by name: see `SyntheticTable`.
+    A data set "adult/4" is every fourth row of one.
     """
 
     name: str
     title: str
     group: str
-    kind: Kind
+    kind: Literal["convex", "networks"]
     datasets: tuple[str, ...]
     models: tuple[str, ...]
     series: tuple[Series, ...]
@@ -219,18 +174,12 @@ class Experiment:
             )
 
 
-@cache
-def _document() -> dict[str, Any]:
-    """Read the experiments, what they are based on, and the series of the figures."""
-    path = files("armijo_reproduction") / "experiments.toml"
-    return tomllib.loads(path.read_text(encoding="utf-8"))
-
-
 def experiment_names() -> tuple[str, ...]:
     """Return the names of all experiments, in the order of the paper."""
-    return tuple(_document()["experiment"])
+    return tuple(DOCUMENT["experiment"])
 
 
+@cache
 def experiment(name: str, *, fast: bool = False) -> Experiment:
     """Return an experiment by name, or its fast version.
 
@@ -244,28 +193,26 @@ def experiment(name: str, *, fast: bool = False) -> Experiment:
             f"There is no experiment {name!r}; `python -m armijo_reproduction list` "
             "names them all."
         )
-    whole, quick = _with_base(_document()["experiment"][name])
+    whole, quick = _with_base(DOCUMENT["experiment"][name])
     return _built(name, whole | quick if fast else whole)
 
 
 def _with_base(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return an experiment and what its fast version changes, bases included."""
-    own = dict(table)
-    quick = own.pop("fast", {})
-    if "base" not in own:
-        return own, quick
-    whole, base_quick = _with_base(_document()["base"][own.pop("base")])
-    return whole | own, base_quick | quick
+    whole = dict(table)
+    quick = whole.pop("fast", {})
+    if "base" not in whole:
+        return whole, quick
+    base, base_quick = _with_base(DOCUMENT["base"][whole.pop("base")])
+    return base | whole, base_quick | quick
 
 
 def _built(name: str, document: Mapping[str, Any]) -> Experiment:
-    """Turn a TOML document into settings."""
     values: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in document.items()
     }
-    known = _document()["series"]
-    values["series"] = tuple(_series(label, known[label]) for label in values["series"])
+    values["series"] = tuple(map(_series, values["series"]))
     values["vary"] = {k: tuple(v) for k, v in values.get("vary", {}).items()}
     tables = values.get("synthetic", {})
     values["synthetic"] = {k: SyntheticTable(**v) for k, v in tables.items()}
@@ -274,9 +221,29 @@ def _built(name: str, document: Mapping[str, Any]) -> Experiment:
     return built
 
 
-def _series(label: str, values: Mapping[str, Any]) -> Series:
+def _series(label: str) -> Series:
     """Return a series; what is no field of it is a parameter of its method."""
-    names = {each.name for each in fields(Series)}
-    known = {key: value for key, value in values.items() if key in names}
-    options = {key: value for key, value in values.items() if key not in names}
-    return Series(label=label, options=options, **known)
+    values = dict(DOCUMENT["series"][label])
+    known = {f.name: values.pop(f.name) for f in fields(Series) if f.name in values}
+    return Series(label=label, options=values, **known)
+
+
+def dataset_name(name: str) -> str:
+    """Return a data set's name on one line.
+
+    >>> dataset_name("acs-national"), dataset_name("adult/4")
+    ('US census (ACS), not IPUMS-US', 'Adult/4')
+    """
+    whole, *parts = name.split("/")
+    return "/".join([DATASETS.get(whole, whole).replace("\n", ", "), *parts])
+
+
+def shown(label: str) -> str:
+    """Return the label of a series as readers see it.
+
+    >>> shown("DP-SGD (network)"), shown("DP-SGD (CIFAR)"), shown("DP-BLGD (printed)")
+    ('DP-SGD', 'DP-SGD', 'DP-BLGD (as published)')
+    """
+    for suffix in (" (network)", " (CIFAR)", " (steps)"):
+        label = label.removesuffix(suffix)
+    return label.replace(PUBLISHED, " (as published)")

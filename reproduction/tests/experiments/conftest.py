@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs in this process, and result files with made-up numbers."""
+"""Runs in this process, and result files with synthetic numbers."""
 
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from armijo_reproduction import experiment, experiment_names, runner
-from armijo_reproduction.summary import load_parts
-from armijo_reproduction.tables import CHOSEN
+from armijo_reproduction.page import CHOSEN
+from armijo_reproduction.results import load_parts
 from reproduction.tests.experiments.fakes import curve, point, write_fakes
 
 
@@ -18,13 +18,13 @@ def in_process(monkeypatch):
 
 
 @pytest.fixture
-def made_up(monkeypatch, in_process):
-    """Let every run take no time and give made-up numbers; return the runs made."""
+def synthetic_runs(monkeypatch, in_process):
+    """Let every run take no time and give synthetic numbers; return the runs made."""
     made = []
 
-    def run(wanted, cell, options, synthetic):
-        made.append((cell, dict(options)))
-        return (curve if wanted.kind == "networks" else point)(wanted, cell)
+    def run(wanted, key, options, synthetic):
+        made.append((key, dict(options)))
+        return (curve if wanted.kind == "networks" else point)(wanted, key)
 
     monkeypatch.setattr(runner, "run_one", run)
     return made
@@ -32,7 +32,7 @@ def made_up(monkeypatch, in_process):
 
 @pytest.fixture(scope="session")
 def fakes(tmp_path_factory):
-    """A folder with made-up results of all fast versions; tests only read it."""
+    """A folder with synthetic results of all fast versions; tests only read it."""
     folder = tmp_path_factory.mktemp("fakes")
     write_fakes(folder)
     return folder
@@ -40,7 +40,7 @@ def fakes(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def full_fakes(tmp_path_factory):
-    """Made-up results of three folds, without large grids; tests only read it."""
+    """Synthetic results of three folds, without large grids; tests only read it."""
     folder = tmp_path_factory.mktemp("full-fakes")
     large = {each for each in CHOSEN if experiment(each).kind == "convex"}
     names = [each for each in experiment_names() if each not in large]

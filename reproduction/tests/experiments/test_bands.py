@@ -32,8 +32,8 @@ def test_every_line_and_setting_has_a_band_and_no_other():
     bands = stored()
     assert list(bands) == list(experiment_names())
     for name in experiment_names():
-        cells = experiment(name, fast=True).run_keys()
-        wanted = {"|".join(str(getattr(cell, key)) for key in KEYS) for cell in cells}
+        keys = experiment(name, fast=True).run_keys()
+        wanted = {"|".join(str(getattr(key, name)) for name in KEYS) for key in keys}
         assert set(bands[name]) == wanted
 
 
@@ -59,9 +59,9 @@ def test_networks_spend_their_budget_and_no_more(name):
 @pytest.mark.slow
 def test_a_method_that_does_not_move_leaves_its_bands(folder):
     wanted = experiment("logistic-adult", fast=True)
-    cell = next(cell for cell in wanted.run_keys() if cell.line == "DP-SGD")
+    key = next(key for key in wanted.run_keys() if key.line == "DP-SGD")
     options = {**wanted.series_named("DP-SGD").options, "step_size": 1e-6}
-    (row,) = run_one(wanted, cell, options, True)
+    (row,) = run_one(wanted, key, options, True)
     bands = stored()["logistic-adult"]["adult|logistic|DP-SGD|-"]
     low, high = bands["objective"]
     assert not low <= row["objective"] <= high

@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from armijo_reproduction import experiment
-from armijo_reproduction.page import CLAIMS
-from armijo_reproduction.summary import Part, paired_diff
-from armijo_reproduction.verdicts import (
+from armijo_reproduction.claims import (
+    CLAIMS,
     FAILS,
     HOLDS,
     NOISE,
     NOT_RUN,
-    ONLY_PRINTED,
+    ONLY_PUBLISHED,
     WinCount,
 )
+from armijo_reproduction.results import Part, paired_diff
 
-VERDICTS = {HOLDS, FAILS, NOISE, ONLY_PRINTED}
+VERDICTS = {HOLDS, FAILS, NOISE, ONLY_PUBLISHED}
 CLEAR, TIED = {0: 0.02, 1: 0.021, 2: 0.019}, {0: 0.02, 1: -0.02, 2: 0.001}
 
 
@@ -33,7 +33,7 @@ def claim(text):
     ("sound", "printed", "verdict"),
     [
         ({"search=laplace": 0.82}, {"search=laplace": 0.78}, HOLDS),
-        ({"search=laplace": 0.78}, {"search=laplace": 0.82}, ONLY_PRINTED),
+        ({"search=laplace": 0.78}, {"search=laplace": 0.82}, ONLY_PUBLISHED),
         ({"search=laplace": 0.78}, {"search=laplace": 0.78}, FAILS),
     ],
 )
@@ -44,7 +44,7 @@ def test_parameters_are_judged_under_both_accountings(sound, printed, verdict):
     found = claim("Laplace noise").finding([convex("search-noise", accuracy)])
     assert found.verdict == verdict
     assert found.measured.count("mean difference") == 2
-    assert "Printed accounting" in found.measured
+    assert "Published accounting" in found.measured
 
 
 def convex(name, accuracy):
@@ -52,14 +52,14 @@ def convex(name, accuracy):
     wanted = experiment(name)
     rows = [
         {
-            **vars(cell),
-            "accuracy": accuracy(cell.line, cell.epsilon, cell.setting)
-            + 0.001 * np.random.default_rng(cell.seed()).normal(),
+            **vars(key),
+            "accuracy": accuracy(key.line, key.epsilon, key.setting)
+            + 0.001 * np.random.default_rng(key.seed()).normal(),
             "gradients": 100.0,
             "objectives": 400.0,
         }
-        for cell in wanted.run_keys()
-        if cell.repeat == 0
+        for key in wanted.run_keys()
+        if key.repeat == 0
     ]
     return Part(experiment=wanted, table=pd.DataFrame(rows))
 
@@ -68,15 +68,15 @@ def networks(name, **finals):
     """Return curves that rise to a final accuracy at a pace."""
     wanted = experiment(name)
     rows = []
-    for cell in wanted.run_keys():
-        final, pace = finals.get(cell.line.split(" (")[0], (0.9, 1.0))
+    for key in wanted.run_keys():
+        final, pace = finals.get(key.line.split(" (")[0], (0.9, 1.0))
         for step in range(
             wanted.evaluate_every, wanted.steps + 1, wanted.evaluate_every
         ):
             part = min(1.0, pace * step / wanted.steps)
             rows.append(
                 {
-                    **vars(cell),
+                    **vars(key),
                     "iteration": step,
                     "accuracy": final * part,
                     "objective": 2.3 - 2.0 * final * part,
@@ -111,14 +111,14 @@ def test_the_rule_of_orderings(gaps, verdict):
         max_size=8,
     )
 )
-def test_turning_a_comparison_around_turns_its_tally_around(gaps):
+def test_turning_a_comparison_around_turns_its_count_around(gaps):
     there = WinCount.of(map(paired_diff, gaps))
     back = WinCount.of(
         paired_diff({f: -gap for f, gap in each.items()}) for each in gaps
     )
-    assert (there.above, there.level, there.below) == (
+    assert (there.above, there.tied, there.below) == (
         back.below,
-        back.level,
+        back.tied,
         back.above,
     )
     assert there.mean == pytest.approx(-back.mean)
@@ -150,8 +150,8 @@ def test_ordering_under_either_accounting():
         return claim(text).finding([convex("logistic-bank", accuracy)]).verdict
 
     assert verdict(0.85, 0.75) == HOLDS
-    assert verdict(0.75, 0.85) == ONLY_PRINTED
-    assert verdict(0.80, 0.85) == ONLY_PRINTED
+    assert verdict(0.75, 0.85) == ONLY_PUBLISHED
+    assert verdict(0.80, 0.85) == ONLY_PUBLISHED
     assert verdict(0.80, 0.80) == NOISE
     assert verdict(0.75, 0.75) == FAILS
 
@@ -161,7 +161,7 @@ def test_a_claim_about_small_budgets_looks_at_small_budgets():
         return 0.7 if line == "ObjPert" and epsilon <= 0.1 else 0.8
 
     found = claim("ObjPert is low").finding([convex("svm-bank", accuracy)])
-    assert found.verdict == HOLDS and "above in 6 of 6 cells" in found.measured
+    assert found.verdict == HOLDS and "above in 6 of 6 settings" in found.measured
     sgd = claim("DP-SGD is low").finding([convex("svm-bank", accuracy)])
     assert sgd.verdict == NOISE
 

@@ -9,15 +9,15 @@ import pytest
 from matplotlib.text import Text
 
 from armijo.errors import ArmijoError
-from armijo_reproduction import experiment, experiment_names, figures_style
-from armijo_reproduction.figures import FIGURES, draw_figures, groups_of
-from armijo_reproduction.figures_style import DATASETS, MODELS, NO_GUARANTEE, style_of
-from armijo_reproduction.summary import (
+from armijo_reproduction import experiment, experiment_names
+from armijo_reproduction.figures import FIGURES, NO_GUARANTEE, draw_figures, style_of
+from armijo_reproduction.results import (
     by_accounting,
     in_group,
     load_parts,
     summarized,
 )
+from armijo_reproduction.spec import DATASETS, MODELS
 from reproduction.tests.experiments.fakes import write_fakes
 
 
@@ -30,8 +30,7 @@ def seen(monkeypatch):
         kept[name] = figure
         return []
 
-    for module in ("figures_convex", "figures_networks"):
-        monkeypatch.setattr(f"armijo_reproduction.{module}.save", save)
+    monkeypatch.setattr("armijo_reproduction.figures.save", save)
     return kept
 
 
@@ -44,7 +43,7 @@ def drawn_line(ax, label):
 
 
 def test_every_experiment_belongs_to_a_figure_a_choice_or_a_table():
-    groups = {group for name in FIGURES for group in groups_of(name)}
+    groups = {group for name in FIGURES for group in FIGURES[name]["groups"]}
     others = {experiment(name).group for name in experiment_names()} - groups
     choices = {"zero-tuning-grid", "zero-tuning-objpert"}
     assert others == choices | {"zero-tuning-robust", "zero-tuning-ablation"}
@@ -55,9 +54,9 @@ def test_every_data_set_model_and_line_has_a_name_and_a_look():
         wanted = experiment(name)
         assert set(wanted.published()) <= set(DATASETS)
         assert set(wanted.models) <= set(MODELS)
-        if wanted.group in {each for figure in FIGURES for each in groups_of(figure)}:
+        if any(wanted.group in figure["groups"] for figure in FIGURES.values()):
             for line in wanted.series:
-                assert style_of(line.label) is not figures_style._OTHER, line.label
+                assert style_of(line.label) != style_of("other"), line.label
 
 
 @pytest.mark.parametrize("name", ["logistic-adult", "mnist-mlp", "zero-tuning"])
@@ -65,7 +64,8 @@ def test_lines_differ_by_more_than_their_color(name):
     lines = [each for each in experiment(name).series if each.accounting == "sound"]
     looks = [style_of(each.label) for each in lines]
     for one, other in combinations(looks, 2):
-        assert (one.marker, str(one.dashes)) != (other.marker, str(other.dashes))
+        names = ("marker", "linestyle")
+        assert [one[n] for n in names] != [other[n] for n in names]
 
 
 def test_the_convex_figure_shows_means_and_standard_errors(parts, seen, tmp_path):
@@ -89,17 +89,17 @@ def test_the_convex_figure_shows_means_and_standard_errors(parts, seen, tmp_path
             assert ax.get_xscale() == "log"
 
 
-def test_the_sound_figure_shows_no_printed_line_and_the_other_labels_it(
+def test_the_sound_figure_shows_no_published_line_and_the_other_labels_it(
     parts, seen, tmp_path
 ):
-    draw_figures(parts, tmp_path, ["svm", "svm-printed"])
+    draw_figures(parts, tmp_path, ["svm", "svm-published"])
     sound = [text.get_text() for text in seen["svm"].legends[0].get_texts()]
-    assert len(sound) == 12 and not any("printed" in each for each in sound)
-    both = [text.get_text() for text in seen["svm-printed"].legends[0].get_texts()]
-    marked = [each for each in both if "printed" in each]
+    assert len(sound) == 12 and not any("published" in each for each in sound)
+    both = [text.get_text() for text in seen["svm-published"].legends[0].get_texts()]
+    marked = [each for each in both if "published" in each]
     assert len(marked) == 3 and all(each.endswith(NO_GUARANTEE) for each in marked)
-    solid = drawn_line(seen["svm-printed"].axes[0], "DP-BLSGD")[2].lines[0]
-    dashed = drawn_line(seen["svm-printed"].axes[0], marked[0])[2].lines[0]
+    solid = drawn_line(seen["svm-published"].axes[0], "DP-BLSGD")[2].lines[0]
+    dashed = drawn_line(seen["svm-published"].axes[0], marked[0])[2].lines[0]
     assert solid.get_linestyle() == "-" and dashed.get_linestyle() == "--"
     assert solid.get_color() == dashed.get_color()
 
@@ -188,9 +188,9 @@ def test_six_panels_with_both_budgets(parts, seen, tmp_path):
 def test_both_accountings_are_drawn_apart_and_labelled(
     name, panels, parts, seen, tmp_path
 ):
-    printed = f"{name}-printed"
-    draw_figures(parts, tmp_path, [name, printed])
-    for each, labelled in ((name, False), (printed, True)):
+    published = f"{name}-published"
+    draw_figures(parts, tmp_path, [name, published])
+    for each, labelled in ((name, False), (published, True)):
         texts = [text.get_text() for text in seen[each].findobj(Text)]
         assert any(NO_GUARANTEE in text for text in texts) == labelled
         assert len(seen[each].axes) == panels
@@ -198,20 +198,20 @@ def test_both_accountings_are_drawn_apart_and_labelled(
 
 def test_every_line_belongs_to_one_accounting(parts):
     rows = 0
-    for printed in (False, True):
-        for part in by_accounting(parts, printed=printed):
+    for published in (False, True):
+        for part in by_accounting(parts, published=published):
             labels = {line.label for line in part.experiment.series}
             assert set(part.table["line"]) <= labels
-            assert {label.endswith(" (printed)") for label in labels} == {printed}
+            assert {label.endswith(" (printed)") for label in labels} == {published}
             rows += len(part.table)
     assert rows == sum(len(part.table) for part in parts)
 
 
-def test_without_printed_lines_there_is_no_figure_of_them(parts, seen, tmp_path):
-    sound = by_accounting(parts, printed=False)
+def test_without_published_lines_there_is_no_figure_of_them(parts, seen, tmp_path):
+    sound = by_accounting(parts, published=False)
     drawn = draw_figures(sound, tmp_path, ["hyper-parameters", "evaluations"])
     assert list(drawn) == ["hyper-parameters", "evaluations"]
-    for name in ("hyper-parameters-printed", "evaluations-printed"):
+    for name in ("hyper-parameters-published", "evaluations-published"):
         with pytest.raises(ArmijoError, match="no results"):
             draw_figures(sound, tmp_path, [name])
 
@@ -230,9 +230,9 @@ def test_whatever_is_there_is_drawn(tmp_path, seen):
     drawn = draw_figures(load_parts(tmp_path, fast=True), tmp_path)
     assert list(drawn) == [
         "hyper-parameters",
-        "hyper-parameters-printed",
+        "hyper-parameters-published",
         "logistic",
-        "logistic-printed",
+        "logistic-published",
         "networks",
     ]
     assert len(seen["logistic"].axes) == 2

@@ -9,25 +9,27 @@ import pytest
 
 from armijo.errors import ArmijoError
 from armijo_reproduction import accuracy, experiment, experiment_names
-from armijo_reproduction.figures import FIGURES
+from armijo_reproduction.claims import NOT_RUN
 from armijo_reproduction.page import (
-    CAPTIONS,
+    ablation_table,
     blocks_of,
     claims_table,
     figures_list,
     filled,
-    runs_table,
-    versions_table,
-)
-from armijo_reproduction.results import BUILDS, build
-from armijo_reproduction.summary import Part, in_group, load_parts, mean_of
-from armijo_reproduction.tables import (
-    ablation_table,
     robust_table,
+    runs_table,
     tables_page,
+    versions_table,
     zero_tuning_table,
 )
-from armijo_reproduction.verdicts import NOT_RUN
+from armijo_reproduction.results import (
+    BUILDS,
+    Part,
+    build,
+    in_group,
+    load_parts,
+    mean_of,
+)
 
 PAGE = Path(__file__).parents[3] / "docs" / "reproduction.md"
 
@@ -58,8 +60,7 @@ def test_content_is_put_in_as_it_is():
     assert r"\1 \g<0>" in filled(page, {"x": r"\1 \g<0>"}, PAGE)
 
 
-def test_every_figure_has_a_caption():
-    assert set(CAPTIONS) == set(FIGURES)
+def test_a_figure_is_an_image_with_a_caption():
     paths = [Path("a/b/svm.png"), Path("a/b/svm.svg")]
     shown = figures_list({"svm": paths}, Path("a/page.md"))
     assert "![svm](b/svm.png)" in shown and "(b/svm.svg)" in shown
@@ -120,16 +121,16 @@ def test_networks_are_compared_at_their_last_iteration():
     gains = {1.0: -0.003, 3.0: 0.01}
     rows = [
         {
-            **vars(cell),
+            **vars(key),
             "iteration": step,
             "accuracy": share
-            * (0.9 + (gains[cell.epsilon] if cell.line.startswith("auto") else 0.0)),
+            * (0.9 + (gains[key.epsilon] if key.line.startswith("auto") else 0.0)),
         }
-        for cell in wanted.run_keys()
+        for key in wanted.run_keys()
         for step, share in ((500, 1.05), (1000, 1.0))
     ]
     table = zero_tuning_table(Part(experiment=wanted, table=pd.DataFrame(rows)))
-    assert "above the best other in 2 of 4 cells" in table
+    assert "above the best other in 2 of 4 settings" in table
     assert "more than 0.002 below it in 2." in table
     heads, _, *body = cells_of(table)
     assert heads[3:5] == ["auto", "DP-SGD, best step"]
@@ -144,15 +145,15 @@ def test_the_zero_tuning_table_counts_wins_and_misses():
     gains = {0.05: 0.01, 0.1: -0.001, 0.2: -0.01}
     rows = [
         {
-            **vars(cell),
+            **vars(key),
             "accuracy": 0.8
-            + (gains.get(cell.epsilon, 0.02) if cell.line == "auto" else 0.0)
-            - (0.05 if cell.line.startswith("ObjPert") else 0.0),
+            + (gains.get(key.epsilon, 0.02) if key.line == "auto" else 0.0)
+            - (0.05 if key.line.startswith("ObjPert") else 0.0),
         }
-        for cell in wanted.run_keys()
+        for key in wanted.run_keys()
     ]
     table = zero_tuning_table(Part(experiment=wanted, table=pd.DataFrame(rows)))
-    assert "above the best other in 24 of 36 cells" in table
+    assert "above the best other in 24 of 36 settings" in table
     assert "more than 0.002 below it in 6." in table
     body = cells_of(table)[2:]
     assert len(body) == 36
@@ -161,19 +162,19 @@ def test_the_zero_tuning_table_counts_wins_and_misses():
 
 
 def measured(name, accuracy):
-    """An experiment whose every run has the accuracy of its cell."""
+    """An experiment whose every run has the accuracy of its key."""
     wanted = experiment(name)
-    rows = [{**vars(cell), "accuracy": accuracy(cell)} for cell in wanted.run_keys()]
+    rows = [{**vars(key), "accuracy": accuracy(key)} for key in wanted.run_keys()]
     return Part(experiment=wanted, table=pd.DataFrame(rows))
 
 
-def test_the_robust_table_names_the_lowest_cell():
-    def accuracy(cell):
-        low = (cell.dataset, cell.model, cell.epsilon) == ("bank/16", "svm", 0.1)
-        return 0.7 if cell.line == "majority" else 0.7 - 0.02 * low + 0.01 * (not low)
+def test_the_robust_table_names_the_lowest_setting():
+    def accuracy(key):
+        low = (key.dataset, key.model, key.epsilon) == ("bank/16", "svm", 0.1)
+        return 0.7 if key.line == "majority" else 0.7 - 0.02 * low + 0.01 * (not low)
 
     table = robust_table(measured("zero-tuning-small", accuracy))
-    assert "Lowest of 72 cells: -0.0200" in table
+    assert "Lowest of 72 settings: -0.0200" in table
     assert "(Bank/16, SVM, epsilon 0.1)" in table
     body = cells_of(table)[2:]
     assert len(body) == 12
@@ -182,8 +183,8 @@ def test_the_robust_table_names_the_lowest_cell():
 
 
 def test_the_ablation_table_pairs_each_line_with_the_whole_method():
-    def accuracy(cell):
-        return 0.8 + 0.01 * cell.fold - 0.005 * (cell.line == "auto, last iterate")
+    def accuracy(key):
+        return 0.8 + 0.01 * key.fold - 0.005 * (key.line == "auto, last iterate")
 
     body = cells_of(ablation_table(measured("zero-tuning-ablation", accuracy)))[2:]
     assert body[0][0] == "auto"

@@ -16,23 +16,23 @@ FAKES = {"convex": point, "networks": curve}
 
 
 def written(folder, name, count):
-    """Return results with some cells, and these cells."""
+    """Return results with some runs, and their keys."""
     wanted = experiment(name, fast=True)
     results = Results(folder, wanted, fast=True)
-    cells = list(wanted.run_keys())[:count]
-    for cell in cells:
-        results.append(cell, FAKES[wanted.kind](wanted, cell))
-    return wanted, results, cells
+    keys = list(wanted.run_keys())[:count]
+    for key in keys:
+        results.append(key, FAKES[wanted.kind](wanted, key))
+    return wanted, results, keys
 
 
 def test_rows_are_read_back_as_they_were_written(tmp_path):
-    wanted, results, cells = written(tmp_path, "logistic-adult", 5)
+    wanted, results, keys = written(tmp_path, "logistic-adult", 5)
     table = results.table()
     assert results.path.name == "logistic-adult-fast.csv"
-    for cell, (_, row) in zip(cells, table.iterrows(), strict=True):
-        assert row["accuracy"] == point(wanted, cell)[0]["accuracy"]
-        assert row["line"] == cell.line and row["build"] == build()
-    assert results.done() == {astuple(cell) for cell in cells}
+    for key, (_, row) in zip(keys, table.iterrows(), strict=True):
+        assert row["accuracy"] == point(wanted, key)[0]["accuracy"]
+        assert row["line"] == key.line and row["build"] == build()
+    assert results.done() == {astuple(key) for key in keys}
 
 
 def test_without_a_file_nothing_is_done(tmp_path):
@@ -61,7 +61,7 @@ def cuts(whole):
 @pytest.mark.parametrize("name", ["logistic-adult", "mnist-mlp"])
 def test_a_file_cut_anywhere_goes_on_and_ends_the_same(tmp_path, name):
     """A kill may leave any part of a write, of curves also whole lines of it."""
-    wanted, results, cells = written(tmp_path, name, 2)
+    wanted, results, keys = written(tmp_path, name, 2)
     whole = results.path.read_bytes()
     seen = set()
     for cut in cuts(whole):
@@ -70,9 +70,9 @@ def test_a_file_cut_anywhere_goes_on_and_ends_the_same(tmp_path, name):
         results.drop_partial()
         assert results.done() == before
         seen.add(len(before))
-        for cell in cells:
-            if astuple(cell) not in before:
-                results.append(cell, FAKES[wanted.kind](wanted, cell))
+        for key in keys:
+            if astuple(key) not in before:
+                results.append(key, FAKES[wanted.kind](wanted, key))
         assert results.path.read_bytes() == whole
     assert seen == {0, 1, 2}
 

@@ -32,34 +32,34 @@ def run(folder, name=NAME, **options):
     return reproduce(name, folder=folder, fast=True, synthetic=True, **options)
 
 
-def test_all_cells_are_run_once_and_then_none(tmp_path, made_up):
-    every = [astuple(cell) for cell in experiment(NAME, fast=True).run_keys()]
+def test_all_runs_are_run_once_and_then_none(tmp_path, synthetic_runs):
+    every = [astuple(key) for key in experiment(NAME, fast=True).run_keys()]
     first = run(tmp_path)
     assert first.new == len(every) and first.waiting == 0
     # Two that end at the same time are written in any order.
     assert sorted(keys(tmp_path)) == sorted(every)
     assert run(tmp_path).new == 0
-    assert sorted(astuple(cell) for cell, _ in made_up) == sorted(every)
+    assert sorted(astuple(key) for key, _ in synthetic_runs) == sorted(every)
 
 
-def test_only_missing_cells_are_run(tmp_path, made_up):
+def test_only_missing_runs_are_run(tmp_path, synthetic_runs):
     run(tmp_path)
     path = tmp_path / f"{NAME}-fast.csv"
     lines = path.read_text().splitlines(keepends=True)
     gone = (3, 7)
     missing = [keys(tmp_path)[i - 1] for i in gone]
     path.write_text("".join(line for i, line in enumerate(lines) if i not in gone))
-    del made_up[:]
+    del synthetic_runs[:]
     assert run(tmp_path).new == 2
-    every = [astuple(cell) for cell in experiment(NAME, fast=True).run_keys()]
-    assert sorted(astuple(cell) for cell, _ in made_up) == sorted(missing)
+    every = [astuple(key) for key in experiment(NAME, fast=True).run_keys()]
+    assert sorted(astuple(key) for key, _ in synthetic_runs) == sorted(missing)
     assert sorted(keys(tmp_path)) == sorted(every)
 
 
-def test_cells_get_the_parameters_of_their_line_and_setting(tmp_path, made_up):
+def test_runs_get_the_parameters_of_their_line_and_setting(tmp_path, synthetic_runs):
     run(tmp_path, "zero-tuning-grid")
     run(tmp_path, "logistic-adult")
-    options = {(cell.line, cell.setting): given for cell, given in made_up}
+    options = {(key.line, key.setting): given for key, given in synthetic_runs}
     assert options["ObjPert", "-"] == {"data_norm": 1.0}
     assert options["DP-SGD", "max_grad_norm=3.0 steps=20 step_size=1.0"] == {
         "max_grad_norm": 3.0,
@@ -68,7 +68,7 @@ def test_cells_get_the_parameters_of_their_line_and_setting(tmp_path, made_up):
     }
 
 
-def test_a_second_runner_is_refused(tmp_path, made_up):
+def test_a_second_runner_is_refused(tmp_path, synthetic_runs):
     path = tmp_path / f"{NAME}-fast.csv"
     with FileLock(f"{path}.lock"):
         with pytest.raises(ArmijoError, match="Another process is writing"):
@@ -77,7 +77,7 @@ def test_a_second_runner_is_refused(tmp_path, made_up):
     assert not path.exists() and run(tmp_path).new > 0
 
 
-def test_a_deadline_starts_no_more_cells(tmp_path, made_up, monkeypatch):
+def test_a_deadline_starts_no_more_runs(tmp_path, synthetic_runs, monkeypatch):
     clock = SimpleNamespace(now=0.0)
     fake = SimpleNamespace(monotonic=lambda: clock.now)
     monkeypatch.setattr(runner, "time", fake)
@@ -93,7 +93,7 @@ def test_a_deadline_starts_no_more_cells(tmp_path, made_up, monkeypatch):
     assert left + outcome.new == len(list(experiment(NAME, fast=True).run_keys()))
 
 
-def test_progress_counts_what_was_done_before(tmp_path, made_up):
+def test_progress_counts_what_was_done_before(tmp_path, synthetic_runs):
     total = len(list(experiment(NAME, fast=True).run_keys()))
     run(tmp_path)
     calls = []
@@ -112,15 +112,15 @@ def test_hindsight_takes_the_setting_with_the_best_mean(tmp_path):
     results = Results(tmp_path, grid, fast=True)
     chosen = "max_grad_norm=1.0 steps=20 step_size=1.0"
     row = dict.fromkeys(("gradients", "objectives", "batches", "updates"), 1)
-    cells = list(grid.run_keys())
-    for cell in cells[:-1]:
-        accuracy = 0.9 if cell.setting == chosen else 0.8
+    run_keys = list(grid.run_keys())
+    for key in run_keys[:-1]:
+        accuracy = 0.9 if key.setting == chosen else 0.8
         results.append(
-            cell, [{**row, "accuracy": accuracy, "objective": 0.4, "seconds": 1.0}]
+            key, [{**row, "accuracy": accuracy, "objective": 0.4, "seconds": 1.0}]
         )
-    assert best_settings(grid.name, tmp_path, fast=True) == {}  # one cell is missing
+    assert best_settings(grid.name, tmp_path, fast=True) == {}  # one key is missing
     results.append(
-        cells[-1], [{**row, "accuracy": 0.85, "objective": 0.4, "seconds": 1.0}]
+        run_keys[-1], [{**row, "accuracy": 0.85, "objective": 0.4, "seconds": 1.0}]
     )
     found = best_settings(grid.name, tmp_path, fast=True)
     assert found == {("adult", "logistic", grid.epsilons[0]): grid.options_of(chosen)}
@@ -130,10 +130,10 @@ def test_hindsight_looks_at_the_ends_of_curves(tmp_path):
     grid = experiment("zero-tuning-networks-grid", fast=True)
     results = Results(tmp_path, grid, fast=True)
     chosen = "step_size=2.0"
-    for cell in grid.run_keys():
-        late = cell.setting == chosen
+    for key in grid.run_keys():
+        late = key.setting == chosen
         results.append(
-            cell,
+            key,
             [
                 {"iteration": 30, "accuracy": 0.1 if late else 0.8, "seconds": 1.0},
                 {"iteration": 60, "accuracy": 0.7 if late else 0.6, "seconds": 2.0},
@@ -143,13 +143,13 @@ def test_hindsight_looks_at_the_ends_of_curves(tmp_path):
     assert found == grid.options_of(chosen)
 
 
-def test_hindsight_waits_for_its_grid_and_then_uses_it(tmp_path, made_up):
+def test_hindsight_waits_for_its_grid_and_then_uses_it(tmp_path, synthetic_runs):
     first = run(tmp_path, "zero-tuning")
     assert (first.new, first.waiting) == (1, 2)
-    assert [cell.line for cell, _ in made_up] == ["auto"]
+    assert [key.line for key, _ in synthetic_runs] == ["auto"]
     write_fakes(tmp_path, names=["zero-tuning-grid", "zero-tuning-objpert"])
     assert run(tmp_path, "zero-tuning").new == 2
-    options = {cell.line: given for cell, given in made_up}
+    options = {key.line: given for key, given in synthetic_runs}
     key = ("adult", "logistic", experiment("zero-tuning", fast=True).epsilons[0])
     for line, grid in (
         ("DP-SGD (hindsight)", "zero-tuning-grid"),
@@ -185,7 +185,7 @@ def until(true, seconds=120):
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
-def test_a_killed_runner_loses_no_cell_and_leaves_no_process(tmp_path, made_up):
+def test_a_killed_runner_loses_no_key_and_leaves_no_process(tmp_path, synthetic_runs):
     code = (
         "import sys; from pathlib import Path\n"
         "from armijo_reproduction import reproduce\n"
@@ -201,7 +201,7 @@ def test_a_killed_runner_loses_no_cell_and_leaves_no_process(tmp_path, made_up):
         os.kill(process.pid, signal.SIGKILL)
     before = path.read_bytes()
     kept = before[: before.rfind(b"\n") + 1]
-    every = [astuple(cell) for cell in experiment(NAME, fast=True).run_keys()]
+    every = [astuple(key) for key in experiment(NAME, fast=True).run_keys()]
     done = kept.count(b"\n") - 1
     assert started and 0 < done < len(every)
     until(lambda: all(map(gone, started)))

@@ -24,7 +24,7 @@ A_RUN = RunKey(
 
 def test_names_are_unique_and_bases_are_no_experiments():
     assert len(set(experiment_names())) == len(experiment_names()) == 29
-    assert not set(spec._document()["base"]) & set(experiment_names())
+    assert not set(spec.DOCUMENT["base"]) & set(experiment_names())
 
 
 @pytest.mark.parametrize(("name", "fast"), BOTH)
@@ -39,12 +39,12 @@ def test_every_experiment_is_read_and_names_what_exists(name, fast):
 
 
 @pytest.mark.parametrize(("name", "fast"), BOTH)
-def test_cells_are_unique_and_so_are_their_seeds(name, fast):
-    cells = list(experiment(name, fast=fast).run_keys())
-    assert cells
-    assert len({astuple(cell) for cell in cells}) == len(cells)
-    # 31 bits: among 13,000 cells a few equal seeds are chance, many are a defect.
-    assert len({cell.seed() for cell in cells}) >= 0.999 * len(cells)
+def test_keys_are_unique_and_so_are_their_seeds(name, fast):
+    keys = list(experiment(name, fast=fast).run_keys())
+    assert keys
+    assert len({astuple(key) for key in keys}) == len(keys)
+    # 31 bits: among 13,000 keys a few equal seeds are chance, many are a defect.
+    assert len({key.seed() for key in keys}) >= 0.999 * len(keys)
 
 
 @pytest.mark.parametrize("name", experiment_names())
@@ -81,12 +81,12 @@ def test_seeds_are_what_they_were(changed, seed):
 
 
 def test_lines_without_noise_are_run_once_for_all_budgets():
-    cells = [
-        cell
-        for cell in experiment("logistic-adult").run_keys()
-        if cell.line == "non-private"
+    keys = [
+        key
+        for key in experiment("logistic-adult").run_keys()
+        if key.line == "non-private"
     ]
-    assert {cell.fold for cell in cells} == set(range(10)) and len(cells) == 10
+    assert {key.fold for key in keys} == set(range(10)) and len(keys) == 10
 
 
 def test_an_unknown_experiment_is_refused_by_name():
@@ -95,6 +95,6 @@ def test_an_unknown_experiment_is_refused_by_name():
 
 
 def test_an_unknown_kind_is_refused():
-    document, _ = spec._with_base(spec._document()["experiment"]["armijo-slope"])
+    document, _ = spec._with_base(spec.DOCUMENT["experiment"]["armijo-slope"])
     with pytest.raises(ValueError, match="kind"):
         _built("armijo-slope", {**document, "kind": "trees"})

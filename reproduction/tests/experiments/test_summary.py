@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from armijo.errors import ArmijoError
-from armijo_reproduction.summary import (
+from armijo_reproduction.results import (
     difference,
     in_group,
     load_parts,
     mean_of,
-    seconds_of,
     summarized,
 )
 
@@ -103,7 +102,7 @@ def test_no_results_yet(tmp_path):
 
 def test_a_curve_counts_its_time_once(parts):
     network = in_group(parts, "networks")[0]
-    # The made-up curves end after ten seconds; there are four lines.
-    assert seconds_of(network) == pytest.approx(40.0)
+    # The synthetic curves end after ten seconds; there are four lines.
+    assert 3600 * network.run_counts()[2] == pytest.approx(40.0)
     convex = in_group(parts, "evaluations")[0]
-    assert seconds_of(convex) == pytest.approx(0.5 * len(convex.table))
+    assert 3600 * convex.run_counts()[2] == pytest.approx(0.5 * len(convex.table))
