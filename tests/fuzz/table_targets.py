@@ -61,13 +61,14 @@ kind = "ignore"
 MODEL = json.dumps(
     {
         "format": "armijo-model",
-        "version": 1,
+        "version": 2,
         "created_by": "armijo",
         "kind": "svm",
         "classes": ["u", "v"],
         "feature_names": ["a"],
         "intercept": [0.5],
         "coef": [[1.5]],
+        "data_norm": None,
         "privacy": {"epsilon": 1.0},
         "schema": {
             "version": 1,
@@ -260,7 +261,7 @@ def model(folder: Path, content: bytes) -> bool:
 
 MODELS = (
     MODEL,
-    b'{"data_norm": 1.5, ' + MODEL[1:].replace(b"svm", b"logistic"),
+    MODEL.replace(b"svm", b"logistic").replace(b'norm": null', b'norm": 1.5'),
 )
 PARQUETS = _parquet_seeds()
 TABLE_TARGETS = {

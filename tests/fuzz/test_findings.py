@@ -23,7 +23,12 @@ from armijo.noise import Randomness
 from armijo.report.page import plain_sentence
 from armijo.tables import read_table
 from armijo.training.checkpoint import load_checkpoint
-from tests.cli.conftest import armijo, small, trained  # noqa: F401 (fixtures)
+from tests.cli.conftest import (  # noqa: F401 (fixtures)
+    armijo,
+    seeded,
+    small,
+    trained,
+)
 from tests.fuzz.limits import bounded_memory
 from tests.fuzz.run_targets import RUN, RUN_TARGETS, report
 from tests.fuzz.table_targets import written

@@ -80,10 +80,10 @@ def test_types_are_guessed(census, name):
 def test_the_warning_is_loud_and_on_every_line(census):
     text = draft_schema(census / "t.csv")
     assert "READ FROM THE DATA" in text.split("version =")[0]
-    assert "reviewed = false  # set to true" in text
+    assert "reviewed = false # set to true" in text
     for line in text.splitlines():
-        if line.startswith(("low", "high", "categories", "classes")):
-            assert line.endswith("# from the data: replace")
+        if line.startswith(("low", "high", "categories", "classes", "]")):
+            assert line.endswith(("# from the data: replace", "= ["))
     assert "# more than 100 different texts" in text
     assert "# Some cells are missing or infinite" in text
     assert "header line?" not in text

@@ -20,7 +20,7 @@ from armijo.tables import (
     encode,
     read_table,
 )
-from armijo.tables.encoder import UNKNOWN_LABEL
+from armijo.tables.schema import UNKNOWN_LABEL
 
 # A shared machine may be slow; that is no failure.
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

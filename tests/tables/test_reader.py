@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from armijo.errors import TableError
-from armijo.tables import csv_lines, read_table
+from armijo.tables import read_table, reader
 
 ROWS = [["a", "b c"], ["1", "x, y"], ["007", "NA"]]
 
@@ -207,7 +207,7 @@ def test_the_header_alone_decides_on_the_delimiter(tmp_path):
 
 
 def test_blocks_end_between_lines(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_lines, "_BLOCK", 64)
+    monkeypatch.setattr(reader, "_BLOCK", 64)
     lines = [f"{i},{'x' * (i % 9)}" if i % 5 else f'{i},"' for i in range(200)]
     frame = read_table(write(tmp_path, "\n".join(["a,b", *lines])))
     assert [i for i in range(200) if pd.isna(frame["a"].iloc[i])] == [*range(0, 200, 5)]
@@ -224,12 +224,9 @@ LINE = st.lists(
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_rows_are_read_one_by_one(lines):
     """A table is the rows that its lines would be alone, whatever stands in them."""
-    names, table = csv_lines.parse_csv(
-        b"\n".join([b"a,b", *lines, b""]), multiline=False
-    )
+    names, table = reader.parse_csv(b"\n".join([b"a,b", *lines, b""]), multiline=False)
     alone = [
-        csv_lines.parse_csv(b"a,b\n" + line + b"\n", multiline=False)[1]
-        for line in lines
+        reader.parse_csv(b"a,b\n" + line + b"\n", multiline=False)[1] for line in lines
     ]
     assert names == ["a", "b"] and table.num_rows == len(lines)
     assert table.to_pylist() == [row for one in alone for row in one.to_pylist()]

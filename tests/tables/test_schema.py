@@ -80,42 +80,42 @@ def test_a_file_is_read_in_order(tmp_path):
     [
         ("version = 1", "version = 2", "version 1, got '2'"),
         ("version = 1", "version = true", "version 1"),
-        ("version = 1", "", "Expected version for the schema"),
-        ('target = "income"', "", "Expected target for the schema"),
+        ("version = 1", "", "version 1, got 'None'"),
+        ('target = "income"', "", "Expected target, got none"),
         ('target = "income"', 'target = ""', "name one of the columns"),
         ('target = "income"', 'target = "incom"', "did you mean 'income'"),
         ('target = "income"', 'target = "age"', "one column of kind label"),
-        ('target = "income"', "target = 3", "name one of the columns"),
+        ('target = "income"', "target = 3", "target to be a valid string"),
         ("n_rows", "nrows", "did you mean 'n_rows'"),
-        ("n_rows = 48842", "n_rows = 0", "1 or more"),
-        ("n_rows = 48842", "n_rows = 1.5", "whole number"),
-        ("reviewed = true", 'reviewed = "yes"', "true or false"),
+        ("n_rows = 48842", "n_rows = 0", "greater than or equal to 1"),
+        ("n_rows = 48842", "n_rows = 1.5", "valid integer"),
+        ("reviewed = true", 'reviewed = "yes"', "valid boolean"),
         ("low = 0", "low = 120", "low < high"),
         ("low = 0", "low = 121", "low < high"),
         ("low = 0", "low = nan", "finite number"),
         ("high = 120", "high = inf", "finite number"),
-        ("high = 120", "high = true", "finite number"),
-        ("high = 120", 'high = "120"', "finite number"),
-        ("high = 120", f"high = 1{'0' * 400}", "finite number"),
+        ("high = 120", "high = true", "valid number"),
+        ("high = 120", 'high = "120"', "valid number"),
+        ("high = 120", f"high = 1{'0' * 400}", "valid number"),
         ("high = 120", f"high = 0x1{'0' * 5000}", "Expected a TOML file"),
         ("low = 0\nhigh = 120", "low = -1.7e308\nhigh = 1.7e308", "finite distance"),
-        ("high = 120", "", "Expected high for the numeric column 'age'"),
+        ("high = 120", "", "column 'age': Expected high, got none"),
         ("high = 120", "hihg = 120", "did you mean 'high'"),
-        ("missing = 40", "missing = nan", "missing of column 'age'"),
+        ("missing = 40", "missing = nan", "column 'age': Expected missing to be"),
         ('kind = "ignore"', 'kind = "ignored"', "numeric, categorical, label, ignore"),
         ('kind = "ignore"', "kind = []", "numeric, categorical, label, ignore"),
         ('kind = "ignore"', "", "numeric, categorical, label, ignore"),
         ('name = "id"', 'name = "age"', "'age' more than once"),
         ('name = "id"', 'name = " id"', "surrounding spaces"),
-        ('name = "id"', "name = 1", "column name"),
-        ('name = "id"', "", "Expected name for the ignore column"),
+        ('name = "id"', "name = 1", "name to be a valid string"),
+        ('name = "id"', "", "Expected name, got none"),
         ("2.0, true", "1.0, true", "'1' more than once"),
         ("2.0, true", "[2], true", "text, numbers or truth"),
         ("2.0, true", '" ", true', "empty text"),
         ('[1, 2.0, true, "x"]', '"x"', "to be a list"),
-        ('[1, 2.0, true, "x"]', "[]", "got none"),
-        ('"zero"', '"zeros"', '"error" or "zero"'),
-        ('["no", "yes"]', '["no"]', "at least two classes"),
+        ('[1, 2.0, true, "x"]', "[]", "at least 1 categories, got 0"),
+        ('"zero"', '"zeros"', "'error' or 'zero'"),
+        ('["no", "yes"]', '["no"]', "at least 2 classes, got 1"),
         ('["no", "yes"]', '["no", "no"]', "'no' more than once"),
         ("[[columns]]", "[[column]]", "did you mean 'columns'"),
     ],
@@ -131,12 +131,12 @@ def test_a_bad_file_is_refused_with_its_reason(tmp_path, old, new, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "Expected version, target, columns"),
+        ("", "Expected a schema of version 1"),
         ("a = ", "TOML"),
         (b"\xff\xfe", "UTF-8"),
         ("x = " + "[" * 10_000, "TOML"),
-        ('version = 1\ntarget = "a"\ncolumns = 3', "columns to be a list"),
-        ('version = 1\ntarget = "a"\ncolumns = [3]', "to be a table"),
+        ('version = 1\ntarget = "a"\ncolumns = 3', "columns to be a valid tuple"),
+        ('version = 1\ntarget = "a"\ncolumns = [3]', "column '1': Expected"),
         ('version = 1\ntarget = "a"\ncolumns = []', "name one of the columns"),
     ],
 )
@@ -165,23 +165,23 @@ def test_a_draft_is_refused_until_it_is_reviewed(tmp_path, line):
 
 def test_only_the_target_may_be_a_label():
     columns = (Numeric("a", 0, 1), Label("b", ("x", "y")), Label("c", ("x", "y")))
-    with pytest.raises(TableError, match="got 'b', 'c'"):
+    with pytest.raises(ValueError, match="got 'b', 'c'"):
         Schema(columns=columns, target="c")
 
 
 def test_a_schema_without_features_is_refused():
-    with pytest.raises(TableError, match="at least one numeric or categorical"):
+    with pytest.raises(ValueError, match="at least one numeric or categorical"):
         Schema(columns=(Label("y", ("a", "b")), Ignore("z")), target="y")
 
 
 def test_two_features_of_one_name_are_refused():
     columns = (Numeric("a=b", 0, 1), Categorical("a", ("b",)), Label("y", ("u", "v")))
-    with pytest.raises(TableError, match="feature names"):
+    with pytest.raises(ValueError, match="feature names"):
         Schema(columns=columns, target="y")
 
 
 def test_half_of_a_surrogate_pair_is_refused():
-    with pytest.raises(TableError, match="UTF-8"):
+    with pytest.raises(ValueError, match="UTF-8"):
         Categorical("a", ("\ud800",))
 
 
@@ -258,3 +258,18 @@ def test_the_digest_is_stable(schema):
 def test_written_files_say_that_they_are_public(schema):
     assert schema.to_toml().startswith("# Schema of a table")
     assert "public knowledge" in schema.to_toml()
+
+
+def test_long_lists_take_a_line_per_entry_and_whole_numbers_are_short():
+    levels = tuple(f"level number {i}" for i in range(6))
+    columns = (Numeric("x", 0.5, 120.0), Label("y", levels))
+    lines = Schema(columns=columns, target="y").to_toml().splitlines()
+    assert "low = 0.5" in lines and "high = 120" in lines
+    assert lines[-8:-6] == ["classes = [", '    "level number 0",']
+
+
+def test_many_categories_do_not_take_the_square_of_their_time():
+    """A list that is filled one by one took a minute for 16,000 categories."""
+    levels = tuple(f"level {i}" for i in range(50_000))
+    schema = Schema(columns=(Numeric("x", 0, 1), Label("y", levels)), target="y")
+    assert Schema.from_dict(tomllib.loads(schema.to_toml())) == schema

@@ -24,7 +24,7 @@ from armijo.tables import LinearModel, Numeric
 from armijo.training.checkpoint import Checkpoint, save_checkpoint
 from armijo.training.divergence import MAX_WEIGHT, refuse_diverged
 from armijo.training.replay import key_path
-from tests.cli.small import CLASSES, small_schema
+from tests.cli.small import small_schema
 from tests.methods.test_contract import FEATURES, ROWS, rows_of
 
 STEPS = 1000
@@ -91,7 +91,7 @@ def test_a_model_file_takes_what_passes():
     )
     LinearModel(
         kind="logistic",
-        classes=CLASSES,
+        data_norm=None,
         coef=np.full((1, 500), MAX_WEIGHT),
         intercept=np.full(1, MAX_WEIGHT),
         schema=schema,

@@ -228,8 +228,7 @@ def _model(
     from armijo import __version__
 
     return LinearModel(
-        kind=kind,
-        classes=schema.classes,
+        kind=kind,  # type: ignore[arg-type]
         coef=estimator.coef_,
         intercept=estimator.intercept_,
         schema=schema,

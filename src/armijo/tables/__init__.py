@@ -4,10 +4,9 @@
 from armijo.tables.cells import category_text
 from armijo.tables.columns import Categorical, Column, Ignore, Label, Numeric
 from armijo.tables.draft import draft_schema, round_bounds
-from armijo.tables.encoder import encode
 from armijo.tables.model_file import LinearModel, load_model, save_model
 from armijo.tables.reader import ROW_BORDERS, read_table
-from armijo.tables.schema import Schema, load_schema
+from armijo.tables.schema import Schema, encode, load_schema
 
 __all__ = [
     "ROW_BORDERS",

@@ -53,7 +53,6 @@ def distinct_texts(series: pd.Series) -> tuple[NDArray[np.intp], list[str]]:
 
 
 def _factorized(series: pd.Series) -> tuple[NDArray[np.intp], NDArray[Any]]:
-    """Return a code per row, -1 for null, and the distinct cells."""
     cells: pd.Series | NDArray[np.object_] = series
     if series.dtype == object:
         # As Python objects, True and 1 are equal and lists have no hash: compare texts.
@@ -82,7 +81,6 @@ def to_numbers(series: pd.Series) -> tuple[NDArray[np.float64], NDArray[np.bool_
 def _text_to_numbers(
     series: pd.Series,
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Read numbers from text: the column at once, or else its distinct cells."""
     if holds_text(series):
         try:
             texts = pc.utf8_trim_whitespace(pa.array(series, from_pandas=True))
@@ -104,7 +102,6 @@ def holds_text(series: pd.Series) -> bool:
 
 
 def _number(text: str) -> float | None:
-    """Return the number, NaN for a usual sign of absence, None for anything else."""
     text = text.strip()
     if text.lower() in MISSING_NUMBERS:
         return math.nan

@@ -1,85 +1,106 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a schema can say of one column: number, category, label, or not used.
+"""What a schema can say of one column, and how its cells become features.
 
-Every bound, category and class is public knowledge. Nothing in this file is ever
-computed from rows.
+A kind of column is one class of this file.  Its bounds, categories and classes are
+public knowledge and never computed from rows.  Each cell is encoded on its own, so one
+person's row never changes another's features.
 """
 
-import dataclasses
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import MISSING, field, fields
+from functools import partial
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pydantic import (
+    AfterValidator,
+    AllowInfNan,
+    BeforeValidator,
+    ConfigDict,
+    Strict,
+    ValidationError,
+)
+from pydantic import ValidationInfo as Info
+from pydantic.dataclasses import dataclass
 
 from armijo.errors import TableError
-from armijo.tables.cells import category_text, listed, shown, suggestion
+from armijo.tables.cells import (
+    category_text,
+    distinct_texts,
+    listed,
+    shown,
+    suggestion,
+    to_numbers,
+)
+
+NO_OTHER_KEYS = ConfigDict(extra="forbid")
+_UNKNOWN, _MISSING = -1, -2
+Blanks = NDArray[np.bool_] | None
+"""Which rows are blank; None where a cell that does not fit is an error instead."""
 
 
-def _checked_name(name: object) -> str:
-    """Return a column name, refusing what no table of text could carry."""
-    if not isinstance(name, str) or not name or name != name.strip():
-        raise TableError(
-            f"Expected a column name without surrounding spaces, got {name!r}; "
-            "write the name as it stands in the header of the table."
-        )
-    return _encodable(name)
-
-
-def _encodable(text: str) -> str:
-    """Return the text if UTF-8 can hold it; half of a surrogate pair cannot be."""
+def _encodable(text: str, info: Info) -> str:
     try:
         text.encode()
-    except UnicodeEncodeError:
-        raise TableError(
-            f"Expected text that UTF-8 can hold, got {text!r}; correct that character."
+    except UnicodeEncodeError:  # half of a surrogate pair
+        raise ValueError(
+            f"Expected {info.field_name} to be text that UTF-8 can hold, got {text!r}; "
+            "correct that character."
         ) from None
     return text
 
 
-def _checked_number(owner: str, key: str, value: object) -> float:
-    """Return a finite float; true and false are no numbers."""
-    number = math.nan
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except OverflowError:
-            pass
-    if not math.isfinite(number):
-        raise TableError(
-            f"Expected {key} of column {shown(owner)} to be a finite number, got "
-            f"{shown(value)}; give a number that is public knowledge."
+def _stripped(name: str, info: Info) -> str:
+    if not name or name != name.strip():
+        raise ValueError(
+            f"Expected {info.field_name} to be a column name without surrounding "
+            f"spaces, got {name!r}; write it as it stands in the header of the table."
         )
-    return number
+    return _encodable(name, info)
 
 
-def _checked_levels(owner: str, key: str, values: object) -> tuple[str, ...]:
+def _texts(values: object, info: Info, *, least: int) -> tuple[str, ...]:
     """Return the category texts of a list, refusing empty and repeated ones."""
+    key = info.field_name
     if not isinstance(values, list | tuple):
-        raise TableError(
-            f"Expected {key} of column {shown(owner)} to be a list, got "
-            f'{shown(values)}; write it as ["a", "b"].'
+        raise ValueError(
+            f'Expected {key} to be a list, got {shown(values)}; write it as ["a", "b"].'
         )
     if not all(isinstance(value, str | int | float) for value in values):
-        raise TableError(
-            f"Expected {key} of column {shown(owner)} to hold text, numbers or truth "
-            f"values, got {listed(values)}; write every entry in quotes."
+        raise ValueError(
+            f"Expected {key} to hold text, numbers or truth values, got "
+            f"{listed(values)}; write every entry in quotes."
         )
-    texts = tuple(_encodable(category_text(value)) for value in values)
+    texts = tuple(_encodable(category_text(value), info) for value in values)
     if "" in texts:
-        raise TableError(
-            f"Expected {key} of column {shown(owner)} without empty text, which means "
-            'a missing cell; take it out and say unknown = "zero" if cells are missing.'
+        raise ValueError(
+            f"Expected {key} without empty text, which means a missing cell; take it "
+            'out and say unknown = "zero" if cells are missing.'
         )
     repeated = [text for text, count in Counter(texts).items() if count > 1]
     if repeated:
-        raise TableError(
-            f"Expected {key} of column {shown(owner)} to differ, got {listed(repeated)}"
-            ' more than once (1, 1.0 and "1" are one category); keep one of each.'
+        raise ValueError(
+            f"Expected {key} to differ, got {listed(repeated)} more than once (1, 1.0 "
+            'and "1" are one category); keep one of each.'
+        )
+    if len(texts) < least:
+        raise ValueError(
+            f"Expected at least {least} {key}, got {len(texts)}; list the public ones."
         )
     return texts
 
 
-@dataclasses.dataclass(frozen=True)
+Name = Annotated[str, Strict(), AfterValidator(_stripped)]
+Finite = Annotated[float, Strict(), AllowInfNan(False)]
+Categories = Annotated[tuple[str, ...], BeforeValidator(partial(_texts, least=1))]
+Classes = Annotated[tuple[str, ...], BeforeValidator(partial(_texts, least=2))]
+
+
+@dataclass(frozen=True, config=NO_OTHER_KEYS)
 class Numeric:
     """A number, scaled to [0, 1] between its public bounds.
 
@@ -98,35 +119,47 @@ class Numeric:
         makes its row blank.
     """
 
-    kind: ClassVar[str] = "numeric"
-    name: str
-    low: float
-    high: float
-    missing: float | None = dataclasses.field(default=None, kw_only=True)
+    name: Name
+    low: Finite
+    high: Finite
+    missing: Finite | None = field(default=None, kw_only=True)
+    kind: Literal["numeric"] = field(default="numeric", kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the bounds and store them as floats."""
-        _checked_name(self.name)
-        low = _checked_number(self.name, "low", self.low)
-        high = _checked_number(self.name, "high", self.high)
-        if not (low < high and math.isfinite(high - low)):
-            raise TableError(
-                f"Expected low < high for column {shown(self.name)}, at a finite "
-                f"distance, got low {low!r} and high {high!r}; correct the bounds."
+        if not (self.low < self.high and math.isfinite(self.high - self.low)):
+            raise ValueError(
+                f"Expected low < high at a finite distance, got low {self.low!r} and "
+                f"high {self.high!r}; correct the bounds."
             )
-        object.__setattr__(self, "low", low)
-        object.__setattr__(self, "high", high)
-        if self.missing is not None:
-            missing = _checked_number(self.name, "missing", self.missing)
-            object.__setattr__(self, "missing", missing)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
         """The one feature of the column."""
         return (self.name,)
 
+    def encode(
+        self, series: pd.Series, out: NDArray[np.float64], blanks: Blanks
+    ) -> None:
+        """Write the scaled cells into the one column of ``out``."""
+        _check_type(series)
+        values, bad = to_numbers(series)
+        correct = "correct the cells"
+        _mark(series, bad, blanks, "numbers", "no number", correct)
+        _mark(series, np.isinf(values), blanks, "finite numbers", "infinite", correct)
+        absent = np.isnan(values) & ~bad
+        if self.missing is None:
+            advice = "fill them, or give the column a public value: missing = 0, say"
+            _mark(series, absent, blanks, "no gaps", "missing (NaN)", advice)
+        else:
+            values = np.where(absent, self.missing, values)
+        # A new array: the frame may share its memory with the values.
+        scaled = np.clip(values, self.low, self.high)
+        scaled -= self.low
+        scaled /= self.high - self.low
+        out[:, 0] = scaled
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclass(frozen=True, config=NO_OTHER_KEYS)
 class Categorical:
     """A category, encoded as one 0/1 feature per public category, in declared order.
 
@@ -142,34 +175,29 @@ class Categorical:
         check` calls an error) or is a cell of zeros.
     """
 
-    kind: ClassVar[str] = "categorical"
-    name: str
-    categories: tuple[str, ...]
-    unknown: str = dataclasses.field(default="error", kw_only=True)
-
-    def __post_init__(self) -> None:
-        """Check the categories and store them as texts."""
-        _checked_name(self.name)
-        categories = _checked_levels(self.name, "categories", self.categories)
-        if not categories:
-            raise TableError(
-                f"Expected categories for column {shown(self.name)}, got none; list "
-                'the public ones, or say kind = "ignore".'
-            )
-        if self.unknown not in ("error", "zero"):
-            raise TableError(
-                f'Expected unknown of column {shown(self.name)} to be "error" or '
-                f'"zero", got {shown(self.unknown)}; pick one of them.'
-            )
-        object.__setattr__(self, "categories", categories)
+    name: Name
+    categories: Categories
+    unknown: Literal["error", "zero"] = field(default="error", kw_only=True)
+    kind: Literal["categorical"] = field(default="categorical", kw_only=True)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
         """One name per category, such as ``"workclass=Private"``."""
         return tuple(f"{self.name}={category}" for category in self.categories)
 
+    def encode(
+        self, series: pd.Series, out: NDArray[np.float64], blanks: Blanks
+    ) -> None:
+        """Set the 1 of every row whose category is declared."""
+        advice = 'or let such cells be zeros: unknown = "zero"'
+        if self.unknown == "zero":  # no row is blank for this column
+            blanks = np.zeros(len(series), dtype=bool)
+        positions = _positions(series, self.categories, advice, blanks)
+        rows = np.flatnonzero(positions >= 0)
+        out[rows, positions[rows]] = 1.0
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclass(frozen=True, config=NO_OTHER_KEYS)
 class Label:
     """The column to learn, with its public classes in order.
 
@@ -181,28 +209,18 @@ class Label:
         At least two classes; of two, the second is the positive one.
     """
 
-    kind: ClassVar[str] = "label"
-    name: str
-    classes: tuple[str, ...]
+    name: Name
+    classes: Classes
+    kind: Literal["label"] = field(default="label", kw_only=True)
+    feature_names = ()
 
-    def __post_init__(self) -> None:
-        """Check the classes and store them as texts."""
-        _checked_name(self.name)
-        classes = _checked_levels(self.name, "classes", self.classes)
-        if len(classes) < 2:
-            raise TableError(
-                f"Expected at least two classes for the target {shown(self.name)}, got "
-                f"{len(classes)}; list all public classes."
-            )
-        object.__setattr__(self, "classes", classes)
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """The target is no feature."""
-        return ()
+    def positions(self, series: pd.Series, blanks: Blanks) -> NDArray[np.int64]:
+        """Return the position of every label among the classes."""
+        advice = "or add the class to the schema if it is public"
+        return _positions(series, self.classes, advice, blanks)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True, config=NO_OTHER_KEYS)
 class Ignore:
     """A column that is not used; the table may have it or not.
 
@@ -212,78 +230,117 @@ class Ignore:
         Name in the header of the table.
     """
 
-    kind: ClassVar[str] = "ignore"
-    name: str
-
-    def __post_init__(self) -> None:
-        """Check the name."""
-        _checked_name(self.name)
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """No feature comes of it."""
-        return ()
+    name: Name
+    kind: Literal["ignore"] = field(default="ignore", kw_only=True)
+    feature_names = ()
 
 
 Column = Numeric | Categorical | Label | Ignore
-KINDS: dict[str, type[Column]] = {
-    cls.kind: cls for cls in (Numeric, Categorical, Label, Ignore)
-}
 
 
-def column_to_dict(column: Column) -> dict[str, object]:
+def column_to_dict(column: Column) -> dict[str, Any]:
     """Return the column as plain values, without the options left at their default."""
-    entry: dict[str, object] = {"name": column.name, "kind": column.kind}
-    for field in dataclasses.fields(column):
-        value = getattr(column, field.name)
-        if value != field.default:
-            entry[field.name] = list(value) if isinstance(value, tuple) else value
+    entry: dict[str, Any] = {"name": column.name, "kind": column.kind}
+    for option in fields(column):
+        value = getattr(column, option.name)
+        if option.default is MISSING or value != option.default:
+            entry[option.name] = list(value) if isinstance(value, tuple) else value
     return entry
 
 
-def column_from_dict(entry: object) -> Column:
-    """Build a column from plain values, refusing keys that its kind does not have."""
-    if not isinstance(entry, Mapping):
-        raise TableError(
-            f"Expected every entry of columns to be a table, got {shown(entry)}; write "
-            "one [[columns]] block per column."
-        )
-    kind = entry.get("kind")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise TableError(
-            f"Expected kind of column {shown(entry.get('name'))} to be one of "
-            f"{', '.join(KINDS)}, got {shown(kind)}; pick one of them."
-        )
-    fields = {field.name: field for field in dataclasses.fields(KINDS[kind])}
-    values = {key: value for key, value in entry.items() if key != "kind"}
-    check_keys(
-        f"{kind} column {shown(entry.get('name'))}",
-        values,
-        allowed=tuple(fields),
-        required=tuple(
-            name for name, f in fields.items() if f.default is dataclasses.MISSING
-        ),
-    )
-    return KINDS[kind](**values)
+KINDS: dict[str, type[Any]] = {
+    kind: cls
+    for cls in Column.__args__
+    for kind in get_args(get_type_hints(cls)["kind"])
+}
 
 
-def check_keys(
-    owner: str,
-    entry: Mapping[str, object],
-    *,
-    allowed: Sequence[str],
-    required: Sequence[str],
+def explained(
+    error: ValidationError, document: Mapping[str, Any], known: type[Any]
+) -> str:
+    """Say the first thing that is wrong with a document of some class, and where."""
+    extra = "unexpected_keyword_argument"
+    first = min(error.errors(), key=lambda problem: problem["type"] != extra)
+    place, what, owner, value = first["loc"], first["type"], "", first["input"]
+    if place[:1] == ("columns",) and len(place) > 1:
+        entry = document["columns"][place[1]]
+        name = entry.get("name") if isinstance(entry, Mapping) else int(place[1]) + 1
+        owner = f"column {shown(name)}: "
+        known = KINDS[str(place[2])] if len(place) > 2 else known
+    key = str(place[-1]) if place else "the document"
+    if what == "value_error":
+        return owner + str(first["ctx"]["error"])
+    if what == "missing":
+        return f"{owner}Expected {key}, got none; add it."
+    if what == extra:
+        keys = [option.name for option in fields(known)]
+        return (
+            f"{owner}Expected the keys {', '.join(keys)}, got {shown(key)}"
+            f"{suggestion(key, keys)}; correct or remove it."
+        )
+    if what.startswith("union_tag"):
+        return (
+            f"{owner}Expected kind to be one of {', '.join(KINDS)}, got "
+            f"{shown(entry.get('kind'))}; pick one of them."
+        )
+    wanted = first["msg"].removeprefix("Input should be ")
+    return f"{owner}Expected {key} to be {wanted}, got {shown(value)}; correct it."
+
+
+def _check_type(series: pd.Series) -> None:
+    """Refuse a column whose type, which is public, has no numbers."""
+    kinds, dtype = pd.api.types, series.dtype
+    if (
+        kinds.is_bool_dtype(dtype)
+        or kinds.is_complex_dtype(dtype)
+        or kinds.is_datetime64_any_dtype(dtype)
+    ):
+        raise TableError(
+            f"Expected numbers in column {shown(series.name)}, got the type {dtype}, "
+            f"of which no number is made: {len(series)} of {len(series)} cells no "
+            "number; declare categories, or convert it."
+        )
+
+
+def _positions(
+    series: pd.Series, levels: tuple[str, ...], advice: str, blanks: Blanks
+) -> NDArray[np.int64]:
+    """Return the position of every cell among the levels; mark or refuse the others."""
+    codes, texts = distinct_texts(series)
+    index = {"": _MISSING} | {level: place for place, level in enumerate(levels)}
+    places = [index.get(text, _UNKNOWN) for text in texts]
+    # The code of a null is -1 and so finds the last entry.
+    positions = np.array([*places, _MISSING], dtype=np.int64)[codes]
+    missing, unknown = positions == _MISSING, positions == _UNKNOWN
+    _mark(series, missing, blanks, "no gaps", "missing", f"fill them, {advice}")
+    what = "not declared"
+    if blanks is None and unknown.any():
+        others = sorted({text for text in texts if text not in index})
+        what += f": {listed(others, most=3)}{suggestion(others[0], levels)}"
+    _mark(series, unknown, blanks, listed(levels), what, f"correct them, {advice}")
+    return positions
+
+
+def _mark(
+    series: pd.Series,
+    at: NDArray[np.bool_],
+    blanks: Blanks,
+    expected: str,
+    what: str,
+    advice: str,
 ) -> None:
-    """Refuse unknown and missing keys of a table in a file."""
-    for key in entry:
-        if key not in allowed:
-            hint = suggestion(str(key), allowed)
-            raise TableError(
-                f"Expected the keys {', '.join(allowed)} for the {owner}, got "
-                f"{shown(key)}{hint}; correct or remove it."
-            )
-    absent = [key for key in required if key not in entry]
-    if absent:
-        raise TableError(
-            f"Expected {', '.join(absent)} for the {owner}, got none; add it."
-        )
+    """Make rows blank; or raise, naming the column, the number of cells and the first.
+
+    Whether a row is marked shows nowhere: no branch, count or message depends on it.
+    """
+    if blanks is not None:
+        blanks |= at
+        return
+    if not at.any():
+        return
+    first = int(np.flatnonzero(at)[0])
+    raise TableError(
+        f"Expected {expected} in column {shown(series.name)}, got {int(at.sum())} of "
+        f"{len(series)} cells {what}; the first is {shown(series.iloc[first])} in data "
+        f"row {first + 1}; {advice}."
+    )

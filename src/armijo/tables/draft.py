@@ -9,6 +9,7 @@ import os
 import re
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,10 +23,8 @@ from armijo.tables.cells import (
     suggestion,
     to_numbers,
 )
-from armijo.tables.columns import Categorical, Ignore, Label, Numeric
 from armijo.tables.reader import read_table
-from armijo.tables.schema import SCHEMA_VERSION
-from armijo.tables.toml_writer import render
+from armijo.tables.schema import SCHEMA_VERSION, render
 
 MAX_LEVELS = 100
 _MAX_CODES = 10
@@ -51,7 +50,9 @@ _HEADING = (
     "",
 )
 
-Draft = tuple[dict[str, object], dict[str | None, str]]
+Entry = dict[str, Any]
+Draft = tuple[Entry, dict[str | None, str]]
+"""The entry of a column in a schema, and comments by its keys; None: above it."""
 
 
 def draft_schema(
@@ -99,29 +100,26 @@ def draft_schema(
     guessed = _guess_target(drafts) if target is None else target
     if guessed is not None and target is None:
         drafts[guessed] = _draft_label(frame[guessed])
-    notes: dict[tuple[str | None, str | None], str] = {
-        (name, key): note
-        for name, (_, comments) in drafts.items()
-        for key, note in comments.items()
+    notes: dict[str | None, dict[str | None, str]] = {
+        name: comments for name, (_, comments) in drafts.items()
     }
-    notes[None, "reviewed"] = "set to true after replacing every value below"
+    notes[None] = {"reviewed": "set to true after replacing every value below"}
     if target is None:
-        notes[None, "target"] = "a guess: set it to the column to learn"
-    top = {"version": SCHEMA_VERSION, "reviewed": False, "target": guessed or ""}
-    columns = [entry for entry, _ in drafts.values()]
-    return render(top, columns, heading=_heading(Path(table_path), names), notes=notes)
-
-
-def _heading(path: Path, names: list[str]) -> list[str]:
-    """Return the comment at the top of a draft."""
-    lines = [f"Schema drafted by armijo from {shown(path.name)}.", "", *_HEADING]
+        notes[None]["target"] = "a guess: set it to the column to learn"
+    document = {
+        "version": SCHEMA_VERSION,
+        "reviewed": False,
+        "target": guessed or "",
+        "columns": [entry for entry, _ in drafts.values()],
+    }
+    heading = [f"Schema drafted by armijo from {shown(Path(table_path).name)}.", ""]
+    heading += _HEADING
     if np.isfinite(to_numbers(pd.Series(names))[0]).any():
-        lines += ["Some column names are numbers: has the table a header line?", ""]
-    return lines
+        heading += ["Some column names are numbers: has the table a header line?", ""]
+    return render(document, heading=heading, notes=notes)
 
 
 def _guess_target(drafts: dict[str, Draft]) -> str | None:
-    """Return the last column that can be read as a few classes."""
     for name, (entry, _) in reversed(drafts.items()):
         levels = entry.get("categories")
         if isinstance(levels, list) and 2 <= len(levels) <= _MAX_GUESSED_CLASSES:
@@ -130,7 +128,6 @@ def _guess_target(drafts: dict[str, Draft]) -> str | None:
 
 
 def _draft_label(series: pd.Series) -> Draft:
-    """Draft the target with the classes found."""
     name = str(series.name)
     levels, gaps = _levels(series)
     if len(levels) > MAX_LEVELS:
@@ -142,11 +139,10 @@ def _draft_label(series: pd.Series) -> Draft:
     comments: dict[str | None, str] = {"classes": _FROM_DATA}
     if gaps:
         comments[None] = "Some labels are missing: leave those rows out."
-    return {"name": name, "kind": Label.kind, "classes": levels}, comments
+    return {"name": name, "kind": "label", "classes": levels}, comments
 
 
 def _draft(series: pd.Series) -> Draft:
-    """Draft one feature column, as a number if all its cells are one."""
     if pd.api.types.is_datetime64_any_dtype(series.dtype):
         return _draft_ignore(series, "a date: make numbers of it, such as the year")
     values, bad = to_numbers(series)
@@ -161,22 +157,18 @@ def _draft(series: pd.Series) -> Draft:
         return _draft_ignore(series, "looks like an identifier or a row number")
     if whole and distinct <= _MAX_CODES and 4 * distinct <= known.size:
         return _draft_text(series)
-    return _draft_number(series, values, known)
+    return _draft_number(series, known)
 
 
-def _draft_number(
-    series: pd.Series, values: NDArray[np.float64], known: NDArray[np.float64]
-) -> Draft:
-    """Draft a number with bounds rounded outward."""
-    name = str(series.name)
+def _draft_number(series: pd.Series, known: NDArray[np.float64]) -> Draft:
     low, high = round_bounds(float(known.min()), float(known.max()))
-    entry: dict[str, object] = {"name": name, "kind": Numeric.kind}
+    entry = {"name": str(series.name), "kind": "numeric", "low": low, "high": high}
     comments: dict[str | None, str] = {"low": _FROM_DATA, "high": _FROM_DATA}
-    if known.size < values.size:
+    if known.size < len(series):
         comments[None] = (
             "Some cells are missing or infinite: clean them, or add missing."
         )
-    return entry | {"low": low, "high": high}, comments
+    return entry, comments
 
 
 def _draft_text(series: pd.Series) -> Draft:
@@ -188,9 +180,8 @@ def _draft_text(series: pd.Series) -> Draft:
         return _draft_ignore(series, f"more than {MAX_LEVELS} different texts")
     if len(levels) == len(series) > _FEW_ROWS:
         return _draft_ignore(series, "a different text in every row")
-    entry: dict[str, object] = {"name": str(series.name), "kind": Categorical.kind}
+    entry = {"name": str(series.name), "kind": "categorical", "categories": levels}
     comments: dict[str | None, str] = {"categories": _FROM_DATA}
-    entry["categories"] = levels
     if gaps:
         entry["unknown"] = "zero"
         comments["unknown"] = "some cells are missing"
@@ -198,9 +189,7 @@ def _draft_text(series: pd.Series) -> Draft:
 
 
 def _draft_ignore(series: pd.Series, reason: str) -> Draft:
-    """Draft a column that is not used, with the reason."""
-    entry: dict[str, object] = {"name": str(series.name), "kind": Ignore.kind}
-    return entry, {"kind": reason}
+    return {"name": str(series.name), "kind": "ignore"}, {"kind": reason}
 
 
 def _levels(series: pd.Series) -> tuple[list[str], bool]:

@@ -2,42 +2,57 @@
 """Keep a linear model in a JSON file that is safe to load from anybody.
 
 Nothing in the file is code. A file made to do harm can at worst be refused with a
-`TableError`. Prediction is plain NumPy.
+`TableError`.
 """
 
-import dataclasses
-import importlib.metadata
 import json
 import math
 import os
-import tempfile
-from collections.abc import Mapping
-from numbers import Real
+from dataclasses import fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import Field, PlainValidator, Strict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
-from armijo._files import sync_folder
-from armijo.data.query import clipped_rows
+from armijo import __version__, _files
 from armijo.errors import TableError
 from armijo.tables.cells import listed, shown
-from armijo.tables.columns import check_keys
-from armijo.tables.schema import Schema
+from armijo.tables.columns import NO_OTHER_KEYS, Finite, explained
+from armijo.tables.schema import Schema, read_small
+
+if TYPE_CHECKING:  # the estimators bring torch, which a schema does without
+    from armijo.estimators.base import PrivateLinearClassifier
 
 MODEL_FORMAT = "armijo-model"
-MODEL_VERSION = 1
-MODEL_KINDS = ("logistic", "svm")
+MODEL_VERSION = 2
 MAX_MODEL_BYTES = 256 * 2**20
 # Far above any trained weight, far below where a difference of scores overflows.
 _MAX_SCORE = 1e100
-_CONTENT = ("kind", "classes", "coef", "intercept", "schema", "privacy")
-_FRAME = ("format", "version", "created_by", "feature_names")
-_OPTIONAL = ("data_norm",)
+_NUMBERS: TypeAdapter[Any] = TypeAdapter(list[Finite] | list[list[Finite]])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+def _array(values: object) -> NDArray[np.float64]:
+    """Return a read-only copy as floats, refusing what is not finite numbers."""
+    plain = values.tolist() if isinstance(values, np.ndarray) else values
+    try:
+        array = np.array(_NUMBERS.validate_python(plain), dtype=np.float64)
+    except ValueError:
+        raise ValueError(
+            "Expected coef and intercept to be arrays of finite numbers, got something "
+            "else; the file was changed after training."
+        ) from None
+    array.setflags(write=False)
+    return array
+
+
+Numbers = Annotated[NDArray[np.float64], PlainValidator(_array)]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, config=NO_OTHER_KEYS)
 class LinearModel:
     """A linear classifier on the features of a schema.
 
@@ -45,171 +60,109 @@ class LinearModel:
     ----------
     kind : {"logistic", "svm"}
         What it was trained as.
-    classes : sequence of str
-        The classes of the schema, in order.
     coef : array of shape (1, n_features) or (n_classes, n_features)
         One row for two classes, whose positive scores mean ``classes[1]``; one row per
         class for more.
     intercept : array of shape (1,) or (n_classes,)
         One number per row of ``coef``.
+    data_norm : float or None
+        The norm to which rows are scaled down before a score, if training did so.
     schema : Schema
-        What the model was trained on.
+        What the model was trained on; its classes are the model's.
     privacy : mapping
         The statement of the guarantee, as plain JSON values.
     created_by : str
         Name and version of the program that wrote the file.
-    data_norm : float or None
-        The norm to which rows are scaled down before a score, if training did so.
     """
 
-    kind: str
-    classes: tuple[str, ...]
-    coef: NDArray[np.float64]
-    intercept: NDArray[np.float64]
+    created_by: Annotated[str, Strict()] = f"armijo {__version__}"
+    kind: Literal["logistic", "svm"]
+    intercept: Numbers
+    coef: Numbers
+    data_norm: Annotated[Finite, Field(gt=0)] | None
+    privacy: dict[str, Any]
     schema: Schema
-    privacy: Mapping[str, object]
-    created_by: str = ""
-    data_norm: float | None = None
 
     def __post_init__(self) -> None:
-        """Check kind, classes and sizes against the schema, and freeze the arrays."""
-        if self.kind not in MODEL_KINDS:
-            raise TableError(
-                f"Expected kind to be one of {', '.join(MODEL_KINDS)}, got "
-                f"{shown(self.kind)}; train the model again."
-            )
-        object.__setattr__(self, "classes", tuple(self.classes))
-        if self.classes != self.schema.classes:
-            raise TableError(
-                f"Expected the classes of the schema, {listed(self.schema.classes)}, "
-                f"got {listed(self.classes)}; the file was changed after training."
-            )
         rows = 1 if len(self.classes) == 2 else len(self.classes)
-        width = len(self.schema.feature_names)
-        object.__setattr__(self, "coef", _frozen("coef", self.coef, (rows, width)))
-        object.__setattr__(
-            self, "intercept", _frozen("intercept", self.intercept, (rows,))
-        )
-        norm = self.data_norm
-        if norm is not None and not (_only_numbers(norm, 0) and 0 < norm < math.inf):
-            raise TableError(
-                f"Expected data_norm to be a positive number, got {shown(norm)}; "
-                "the file was changed after training."
+        width = len(self.feature_names)
+        if self.coef.shape != (rows, width) or self.intercept.shape != (rows,):
+            raise ValueError(
+                f"Expected coef to be an array of shape {(rows, width)} and intercept "
+                f"one of shape {(rows,)}, got {self.coef.shape} and "
+                f"{self.intercept.shape}; the model does not fit its schema."
             )
         largest = max(width * float(np.abs(self.coef).max()), *np.abs(self.intercept))
         if largest > _MAX_SCORE:
-            raise TableError(
+            raise ValueError(
                 f"Expected scores of at most {_MAX_SCORE:g}, got weights that allow "
                 "more; the file was changed after training."
             )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes, in order."""
+        return self.schema.classes
 
     @property
     def feature_names(self) -> tuple[str, ...]:
         """The names of the features, one per column of ``coef``."""
         return self.schema.feature_names
 
-    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the scores X coef' + intercept, shape (n,) for two classes."""
-        X = np.asarray(X, dtype=np.float64)
-        if X.ndim != 2 or X.shape[1] != self.coef.shape[1]:
-            raise TableError(
-                f"Expected rows of {self.coef.shape[1]} features, got an array of "
-                f"shape {X.shape}; encode the table with the schema of the model."
-            )
-        scores = clipped_rows(X, self.data_norm) @ self.coef.T + self.intercept
-        return scores[:, 0] if len(self.classes) == 2 else scores
+    @cached_property
+    def estimator(self) -> "PrivateLinearClassifier":
+        """The fitted estimator, whose classes are positions in those of the schema."""
+        from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
+
+        places = np.arange(len(self.classes))
+        kinds = {"logistic": PrivateLogisticRegression, "svm": PrivateLinearSVC}
+        estimator = kinds[self.kind](classes=places.tolist())
+        estimator.classes_ = places
+        estimator.n_features_in_ = len(self.feature_names)
+        estimator.coef_, estimator.intercept_ = self.coef, self.intercept
+        estimator.data_norm_ = self.data_norm
+        return estimator
 
     def predict(self, X: ArrayLike) -> NDArray[np.str_]:
         """Return the class of the largest score for every row."""
-        scores = self.decision_function(X)
-        best = scores.argmax(axis=1) if scores.ndim == 2 else (scores >= 0).astype(int)
-        return np.array(self.classes, dtype=np.str_)[best]
+        return np.array(self.classes, dtype=np.str_)[self.estimator.predict(X)]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return a probability per class: the logistic function, or softmax.
-
-        With s the score, two classes have P(classes[1]) = 1 / (1 + exp(-s)); more have
-        P(k) = exp(s_k) / sum_j exp(s_j).
-        """
+        """Return a probability per class."""
         if self.kind != "logistic":
             raise TableError(
                 f"Expected a logistic model, got kind {self.kind}; its scores are no "
-                "probabilities, use decision_function."
+                "probabilities."
             )
-        scores = self.decision_function(X)
-        if scores.ndim == 1:
-            scores = np.column_stack((np.zeros_like(scores), scores))
-        # Less the largest score, so that no exponential overflows.
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        weights /= weights.sum(axis=1, keepdims=True)
-        return weights
+        return self.estimator.predict_proba(X)
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the document that `save_model` writes."""
-        norm = {} if self.data_norm is None else {"data_norm": self.data_norm}
+        content = {option.name: getattr(self, option.name) for option in fields(self)}
         return {
-            **norm,
             "format": MODEL_FORMAT,
             "version": MODEL_VERSION,
-            "created_by": self.created_by,
-            "kind": self.kind,
+            **content,
             "classes": list(self.classes),
             "feature_names": list(self.feature_names),
             "intercept": self.intercept.tolist(),
             "coef": self.coef.tolist(),
-            "privacy": dict(self.privacy),
             "schema": self.schema.to_dict(),
         }
 
 
-def _frozen(name: str, values: object, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return a read-only copy as floats, refusing other shapes and infinite values."""
-    try:
-        typed = isinstance(values, np.ndarray) or _only_numbers(values, len(shape))
-        array = np.array(values if typed else math.nan, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        array = np.array(math.nan)
-    if array.shape != shape or not np.isfinite(array).all():
-        raise TableError(
-            f"Expected {name} to be an array of shape {shape} of finite numbers, got "
-            "something else; the model does not fit its schema."
-        )
-    array.setflags(write=False)
-    return array
+_MODEL = TypeAdapter(LinearModel)
 
 
-def _only_numbers(values: object, depth: int) -> bool:
-    """Tell whether lists, nested so deep, hold numbers: no text, no truth values."""
-    if depth == 0:
-        return isinstance(values, Real) and not isinstance(values, bool)
-    return isinstance(values, list | tuple) and all(
-        _only_numbers(value, depth - 1) for value in values
-    )
-
-
-def save_model(
-    path: str | os.PathLike[str], model: LinearModel | Mapping[str, Any]
-) -> None:
-    """Write a model, whole or not at all.
-
-    Parameters
-    ----------
-    path : path
-        The file; an older one is replaced.
-    model : LinearModel or mapping
-        A mapping needs the keys kind, classes, coef, intercept, schema and privacy.
+def save_model(path: str | os.PathLike[str], model: LinearModel) -> None:
+    """Write a model, whole or not at all; an older file is replaced.
 
     Raises
     ------
     TableError
-        If the parts do not fit together or the file cannot be written.
+        If the statement is not plain values or the file cannot be written.
     """
     path = Path(path)
-    if not isinstance(model, LinearModel):
-        check_keys(
-            "model", model, allowed=_CONTENT + _FRAME + _OPTIONAL, required=_CONTENT
-        )
-        model = _build({"created_by": _created_by(), **model})
     try:
         text = json.dumps(model.to_dict(), allow_nan=False, indent=1)
     except (TypeError, ValueError, RecursionError) as error:
@@ -218,7 +171,7 @@ def save_model(
             f"{shown(error)}; convert it first."
         ) from None
     try:
-        _replace_file(path, text + "\n")
+        _files.replace_file(path, f"{text}\n".encode())
     except OSError as error:
         raise TableError(
             f"{path}: Expected a place to write the model, got: {error.strerror}; "
@@ -229,11 +182,6 @@ def save_model(
 def load_model(path: str | os.PathLike[str]) -> LinearModel:
     """Read a model that `save_model` wrote, trusting nothing in the file.
 
-    Parameters
-    ----------
-    path : path
-        The file.
-
     Raises
     ------
     TableError
@@ -241,7 +189,13 @@ def load_model(path: str | os.PathLike[str]) -> LinearModel:
     """
     path = Path(path)
     try:
-        return _build(_parse(path))
+        document = json.loads(
+            read_small(path, MAX_MODEL_BYTES).decode(),
+            parse_float=_finite,
+            parse_constant=_finite,
+            object_pairs_hook=_unique_keys,
+        )
+        return _model(document)
     except TableError as error:
         raise TableError(f"{path}: {error}") from None
     except (ValueError, RecursionError) as error:
@@ -249,43 +203,9 @@ def load_model(path: str | os.PathLike[str]) -> LinearModel:
             f"{path}: Expected a model in JSON, got {shown(error, most=200)}; is this "
             "the model file?"
         ) from None
-    except OSError as error:
-        raise TableError(
-            f"{path}: Expected a file to read, got: {error.strerror}; check the path."
-        ) from None
-
-
-def _parse(path: Path) -> dict[str, Any]:
-    """Return the document of a model file, of the right format and version."""
-    if path.stat().st_size > MAX_MODEL_BYTES:
-        raise TableError(
-            f"Expected at most {MAX_MODEL_BYTES} bytes, got {path.stat().st_size}; is "
-            "this the model file?"
-        )
-    document = json.loads(
-        path.read_bytes().decode(),
-        parse_float=_finite,
-        parse_constant=_finite,
-        object_pairs_hook=_unique_keys,
-    )
-    if not isinstance(document, dict) or document.get("format") != MODEL_FORMAT:
-        raise TableError(
-            f'Expected a document of format "{MODEL_FORMAT}", got another; is this the '
-            "model file?"
-        )
-    version = document.get("version")
-    if type(version) is not int or version != MODEL_VERSION:
-        raise TableError(
-            f"Expected version {MODEL_VERSION}, got {shown(version)}; use the armijo "
-            "that wrote it."
-        )
-    keys = _FRAME + _CONTENT
-    check_keys("model", document, allowed=keys + _OPTIONAL, required=keys)
-    return document
 
 
 def _finite(text: str) -> float:
-    """Return a number of a JSON file, refusing NaN and what is too large."""
     number = float(text)
     if not math.isfinite(number):
         raise TableError(f"Expected finite numbers, got {shown(text)}; do not use it.")
@@ -300,61 +220,32 @@ def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return document
 
 
-def _build(document: Mapping[str, Any]) -> LinearModel:
-    """Build a model from a document, checking the types of its parts."""
-    schema, privacy = document["schema"], document["privacy"]
-    classes, created_by = document["classes"], document["created_by"]
-    if not isinstance(schema, Schema):
-        schema = Schema.from_dict(schema)
-    if not isinstance(classes, list | tuple) or not isinstance(created_by, str):
+def _model(document: Any) -> LinearModel:
+    """Build a model from a document of the right format and version."""
+    if not isinstance(document, dict) or document.get("format") != MODEL_FORMAT:
         raise TableError(
-            f"Expected classes to be a list and created_by to be text, got "
-            f"{shown(classes)} and {shown(created_by)}."
+            f'Expected a document of format "{MODEL_FORMAT}", got another; is this the '
+            "model file?"
         )
-    if not isinstance(privacy, Mapping):
+    version = document.get("version")
+    if type(version) is not int or version != MODEL_VERSION:
         raise TableError(
-            f"Expected privacy to be a statement of keys and values, got "
-            f"{shown(privacy)}."
+            f"Expected version {MODEL_VERSION}, got {shown(version)}; 1 is that of "
+            "armijo 0.1, with which the file can still be read. Train the model again: "
+            "the guarantees of 0.1 have gaps, which the changelog names."
         )
-    names = document.get("feature_names", schema.feature_names)
-    if not isinstance(names, list | tuple) or tuple(names) != schema.feature_names:
-        raise TableError(
-            f"Expected the feature names of the schema, got {shown(names)}; the model "
-            "does not fit its schema."
-        )
-    return LinearModel(
-        kind=document["kind"],
-        classes=tuple(classes),
-        coef=document["coef"],
-        intercept=document["intercept"],
-        schema=schema,
-        privacy=privacy,
-        created_by=created_by,
-        data_norm=document.get("data_norm"),
-    )
-
-
-def _created_by() -> str:
-    """Return the name and version of this package."""
+    document = {k: v for k, v in document.items() if k not in ("format", "version")}
+    names = {key: document.pop(key, None) for key in ("classes", "feature_names")}
+    schema = Schema.from_dict(document.get("schema"))
+    for key, values in names.items():
+        if values != list(getattr(schema, key)):
+            raise TableError(
+                f"Expected the {key} of the schema, {listed(getattr(schema, key))}, "
+                f"got {shown(values)}; the file was changed after training."
+            )
     try:
-        return f"armijo {importlib.metadata.version('armijo')}"
-    except importlib.metadata.PackageNotFoundError:
-        return "armijo"
-
-
-def _replace_file(path: Path, text: str) -> None:
-    """Write beside the file and rename, so that a crash leaves the old one whole.
-
-    On return the new one is there for good, its name included.
-    """
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    sync_folder(os.path.abspath(path))
+        return _MODEL.validate_python(
+            {"created_by": None, **document, "schema": schema}
+        )
+    except ValidationError as error:
+        raise TableError(explained(error, document, LinearModel)) from None
