@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 from scipy import stats
 
 from armijo.accounting.budget import Budget, Neighboring
@@ -66,7 +67,8 @@ def answered(algorithm, X, y, seed: int = 0):
         randomness=Randomness(seed=seed, insecure_deterministic=True),
     )
     plan = BatchPlan(mechanisms=(algorithm.mechanism,))
-    return algorithm.released(data.open(plan))
+    w = torch.zeros(algorithm.objective.size, dtype=torch.float64)
+    return algorithm.released(data.open(plan), w)[0]
 
 
 def noise_p_value(method: str) -> float:

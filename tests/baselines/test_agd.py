@@ -433,23 +433,3 @@ class TestRuns:
         method.step(batch, LOGISTIC, state, 10.0)
         with pytest.raises(Exception, match="used already"):
             method.step(batch, LOGISTIC, state, 10.0)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"initial_split": "half"},
-        {"selection": "zcdp"},
-        {"splits": 0},
-        {"grid_size": 0},
-        {"budget_growth": 0.0},
-        {"max_grad_norm": -1.0},
-        {"loss_clip": math.inf},
-        {"max_step": 0.0},
-        {"growth_cap": 0.0},
-        {"reset_every": 0},
-    ],
-)
-def test_bad_settings_are_refused(settings):
-    with pytest.raises(ValueError, match=f"Expected.*{next(iter(settings))}"):
-        AGD(**settings)

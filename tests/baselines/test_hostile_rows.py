@@ -8,7 +8,7 @@ import pytest
 from scipy import sparse
 
 from armijo.accounting.budget import Neighboring
-from armijo.baselines.bounded_rows import BoundedRows
+from armijo.baselines.perturbation import BoundedRows
 from armijo.data import fixed_point
 from armijo.data.query import OuterProduct, Rows
 from armijo.estimators.run import RunSettings, train

@@ -407,29 +407,6 @@ def test_normalized_gradients_of_every_loss(loss):
         np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"sampling_prob": 0.0},
-        {"steps": 0},
-        {"step_size": -1.0},
-        {"loss_clip": 0.0},
-        {"reset_every": 0},
-        {"points": 2},
-        {"growth_cap": 0.0},
-        {"step_change": 1.0},
-        {"significance": -1.0},
-        {"stability": 0.0},
-        {"noise_growth": 1.0},
-        {"noise_growth": math.nan},
-        {"variant": "lion"},
-    ],
-)
-def test_bad_settings_are_refused_by_name(bad):
-    with pytest.raises(ValueError, match=next(iter(bad))):
-        HyFree(**bad)
-
-
 def test_the_first_step_is_the_optimizers():
     w = torch.zeros(2, dtype=torch.float64)
     starts = {

@@ -12,7 +12,6 @@ from hypothesis.extra import numpy as arrays
 
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.accounting.mechanisms import Gaussian
-from armijo.registry import make_method
 from tests.baselines.one_shot_doubles import (
     BUDGET,
     answered,
@@ -183,22 +182,6 @@ class TestWholeRun:
         method = built("outpert-gd", 10)
         expected = built("outpert-gd", 40).descended(rows_of(X, y))
         np.testing.assert_allclose(method.descended(rows_of(X, y)), expected)
-
-
-@pytest.mark.parametrize(
-    ("asked", "match"),
-    [
-        ({"steps": 0}, "steps >= 1"),
-        ({"step_size": 0.0}, "step_size > 0"),
-        ({"variant": "best"}, "variant"),
-        ({"variant": "replica", "relation": "zero-out"}, "relation='replace-one'"),
-        ({"relation": "add-remove"}, "relation"),
-        ({"sampling_prob": 0.1}, "does not take sampling_prob"),
-    ],
-)
-def test_bad_settings_are_refused(asked, match):
-    with pytest.raises(ValueError, match=match):
-        make_method("outpert-gd", {"data_norm": 1.0, **asked})
 
 
 def test_a_replica_whose_steps_do_not_contract_is_refused():

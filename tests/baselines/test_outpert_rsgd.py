@@ -15,7 +15,6 @@ from armijo.accounting.mechanisms import Gaussian
 from armijo.accounting.output_perturbation import PermutedMixture
 from armijo.noise import Randomness
 from armijo.noise.vectors import random_order
-from armijo.registry import make_method
 from tests.baselines.one_shot_doubles import (
     BUDGET,
     answered,
@@ -183,21 +182,6 @@ def test_another_number_of_rows_than_declared(rows):
     X, y = table(rows)
     result = fitted("outpert-rsgd", X, y, n_rows=20, asked={"batch_size": 5})
     assert np.all(np.isfinite(result.w))
-
-
-@pytest.mark.parametrize(
-    ("asked", "match"),
-    [
-        ({"epochs": 0}, "epochs >= 1"),
-        ({"batch_size": 0}, "batch_size >= 1"),
-        ({"step_size": -1.0}, "step_size > 0"),
-        ({"variant": "best"}, "variant"),
-        ({"steps": 3}, "does not take steps"),
-    ],
-)
-def test_bad_settings_are_refused(asked, match):
-    with pytest.raises(ValueError, match=match):
-        make_method("outpert-rsgd", {"data_norm": 1.0, **asked})
 
 
 def test_the_worst_case_is_one_gaussian():

@@ -221,26 +221,6 @@ def test_right_rows_are_those_predicted(loss):
     assert 0 < found.sum() < 50
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"sampling_prob": 2.0},
-        {"steps": 0},
-        {"step_sizes": ()},
-        {"step_sizes": (1.0, -1.0)},
-        {"grad_clips": ()},
-        {"grad_clips": (0.0,)},
-        {"repetitions": 1.0},
-        {"repetitions": float("inf")},
-        {"score_share": 0.0},
-        {"score_share": 1.0},
-    ],
-)
-def test_bad_settings_are_refused_by_name(bad):
-    with pytest.raises(ValueError, match=next(iter(bad))):
-        TunedSGD(**bad)
-
-
 def test_noise_that_cannot_be_drawn_is_refused_beforehand():
     problem = Problem(objective=OBJECTIVE, n_rows=ROWS)
     settings = TunedSGD(sampling_prob=1.0, steps=1, repetitions=2.0, score_share=1e-16)

@@ -376,21 +376,3 @@ def test_law_of_the_chosen_index(kind, form):
     assert stats.chisquare(counts, expected / expected.sum() * runs).pvalue > 1e-4
     wrong = law.exact(mechanism, widen=3.0)
     assert stats.chisquare(counts, wrong / wrong.sum() * runs).pvalue < 1e-4
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"kind": "cauchy"},
-        {"form": "ratio"},
-        {"armijo_scaling": "mean"},
-        {"slope": 0.0},
-        {"slope": 1.0},
-        {"shrink": 1.0},
-        {"max_tries": 0},
-        {"max_tries": 2.5},
-    ],
-)
-def test_bad_settings_are_refused(settings):
-    with pytest.raises(ValueError, match=f"Expected.*{next(iter(settings))}"):
-        ArmijoSearch(**settings)

@@ -167,24 +167,6 @@ class TestBudget:
         found = solve(X, y, method="auto", budget=BUDGET, seed=0)
         assert np.isfinite(found.w).all()
 
-    @pytest.mark.parametrize(
-        "settings",
-        [
-            {"steps": 0},
-            {"data_norm": -1.0},
-            {"norm_share": 0.0},
-            {"search_share": -0.1},
-            {"first_step": 0.0},
-            {"first_step": 0.5},
-            {"first_step": 33.0},
-            {"average_iterates": "plain"},
-            {"center_share": 0.95},
-        ],
-    )
-    def test_bad_settings_are_refused(self, settings):
-        with pytest.raises(ValueError, match="Expected"):
-            Auto(**settings)
-
 
 class TestRobustness:
     def test_no_collapse_on_an_imbalanced_table(self):

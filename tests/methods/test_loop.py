@@ -312,19 +312,6 @@ class TestMethodsByName:
         assert method.gradient_rho == 0.5
         assert method.search_epsilon != pytest.approx(1.0)
 
-    @pytest.mark.parametrize(
-        "settings",
-        [
-            {"expected_steps": 0},
-            {"gradient_rho": 0.0},
-            {"search_epsilon": -1.0},
-            {"sampling_prob": 0.0, "expected_steps": 5},
-        ],
-    )
-    def test_bad_settings_are_refused(self, settings):
-        with pytest.raises(ValueError, match=f"Expected.*{next(iter(settings))}"):
-            calibrated("blsgd", PAPER, **settings)
-
 
 def test_a_record_names_the_charge_of_its_own_batch(monkeypatch):
     """Not the latest charge, which may be one of another thread."""

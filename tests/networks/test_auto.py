@@ -212,23 +212,6 @@ def test_the_unit_of_the_drops_is_above_what_noise_alone_shows():
     assert slope == pytest.approx(2.0 * math.sqrt(variance * math.sqrt(2 * size)))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"max_grad_norm": 0},
-        {"step_size": -1},
-        {"reset_every": 0},
-        {"search_share": 1.0},
-        {"evidence_window": 0},
-        {"probe_fraction": 0},
-        {"averaging_power": float("nan")},
-    ],
-)
-def test_bad_settings_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        AutoNetwork(**wrong)
-
-
 def test_a_state_from_a_file_is_checked():
     w = torch.zeros(2)
     with pytest.raises(ValueError, match="step_size"):

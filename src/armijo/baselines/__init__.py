@@ -3,8 +3,14 @@
 
 from armijo.baselines.agd import AGD
 from armijo.baselines.hyfree import HyFree
-from armijo.baselines.objpert import AMP, ObjPert, ObjPertKST, ObjPertPure
-from armijo.baselines.outpert import OutpertGD, OutpertRSGD
+from armijo.baselines.perturbation import (
+    AMP,
+    ObjPert,
+    ObjPertKST,
+    ObjPertPure,
+    OutpertGD,
+    OutpertRSGD,
+)
 from armijo.baselines.privgene import PrivGene
 from armijo.baselines.trivial import Majority, NonPrivateMinimum
 from armijo.baselines.tuned import TunedSGD

@@ -20,106 +20,65 @@ from torch import Tensor
 from armijo.accounting.budget import Budget, FloatArray
 from armijo.accounting.nonprivate import NonPrivate
 from armijo.accounting.planned import reachable
-from armijo.baselines.bounded_rows import OneShot
 from armijo.baselines.empirical_risk import EmpiricalRisk, minimized
 from armijo.baselines.selection import OnlySelection
-from armijo.data.private import BatchPlan, PrivateBatch
+from armijo.data.private import PrivateBatch
 from armijo.data.query import BoundedQuery, Matrix, Rows, row_norms
-from armijo.methods.base import Method, Problem, Schedule, StepRecord, solved
+from armijo.methods.base import OneShot, Problem, StepRecord
 from armijo.noise import Randomness
-from armijo.objectives.base import Objective
 
 
 @dataclass(frozen=True, kw_only=True)
-class MajorityState:
-    """The model and whether it was chosen."""
-
-    w: Tensor
-    updates: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Majority(Method[MajorityState]):
+class Majority(OneShot):
     """One private vote.
 
-    Attributes
-    ----------
-    labels : tuple of float
-        The public labels as rows carry them: -1 and +1, or class indices.
-    selection : OnlySelection
-        The vote.  A row counts one half for its class and minus one half for every
-        other, so that its scores are never further apart than one.
+    A row counts one half for its class and minus one half for every other, so that its
+    scores are never further apart than one.
     """
-
-    labels: tuple[float, ...] = solved()
-    selection: OnlySelection = solved()
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Return the vote, which is epsilon-DP with the epsilon of the budget."""
-        objective = problem.linear
-        if not objective.fit_intercept:
+        if not problem.linear.fit_intercept:
             raise ValueError(
                 "Expected fit_intercept=True for method 'majority', got False; the "
                 "intercept is what names the class. Nothing was spent."
             )
-        labels: tuple[float, ...] = (-1.0, 1.0)
-        if objective.outputs > 1:
-            labels = tuple(float(k) for k in range(objective.n_classes))
-        epsilon = reachable(budget).epsilon
-        return replace(self, labels=labels, selection=OnlySelection(epsilon, 0.5))
+        vote = OnlySelection(reachable(budget).epsilon, 0.5)
+        return replace(self, problem=problem, mechanism=vote)
 
-    def init(self, w: Tensor) -> MajorityState:
-        """Return the first state."""
-        return MajorityState(w=w)
+    @property
+    def labels(self) -> tuple[float, ...]:
+        """The public labels as rows carry them: -1 and +1, or class indices."""
+        if self.objective.outputs == 1:
+            return (-1.0, 1.0)
+        return tuple(map(float, range(self.objective.n_classes)))
 
-    def schedule(self) -> Schedule:
-        """Return the one charge."""
-        return ((self._vote().mechanism, 1),)
-
-    def plan(self, state: MajorityState) -> BatchPlan:
-        """Name the vote."""
-        return self._vote()
-
-    def _vote(self) -> BatchPlan:
-        return BatchPlan(mechanisms=(self.selection,))
-
-    def step(
-        self,
-        batch: PrivateBatch,
-        objective: Objective,
-        state: MajorityState,
-        batch_size: float,
-    ) -> tuple[MajorityState, StepRecord]:
+    def released(self, batch: PrivateBatch, w: Tensor) -> tuple[FloatArray, StepRecord]:
         """Choose the class and write it into the intercept."""
-        query = BoundedQuery(
-            contributions=self._votes, bound=self.selection.sensitivity
-        )
-        chosen = batch.noisy_argmax(query, self.selection)
+        query = BoundedQuery(contributions=self._votes, bound=0.5)
+        chosen = batch.noisy_argmax(query, self.mechanism)
+        table = np.zeros((self.objective.outputs, w.numel() // self.objective.outputs))
+        if self.objective.outputs == 1:
+            table[0, -1] = self.labels[chosen]
+        else:
+            table[chosen, -1] = 1.0
         record = StepRecord(
-            update=state.updates,
+            update=0,
             tries=len(self.labels),
             gradients=0,
-            search_epsilon=self.selection.epsilon,
+            search_epsilon=self.mechanism.epsilon,
         )
-        return replace(state, w=self._model(state.w, chosen), updates=1), record
+        return table.ravel(), record
 
     def _votes(self, rows: Rows) -> FloatArray:
         """Return one half for the class of each row, minus one half for the others.
 
         A blank row, or one of no class, has no vote.
         """
-        if rows.y is None:
-            raise ValueError("Expected labels, got none; a classifier needs y.")
-        right = np.equal(np.asarray(rows.y)[:, None], np.array(self.labels))
+        y = self.objective.labels(rows).numpy()
+        right = np.equal(y[:, None], np.array(self.labels))
         voting = right.any(axis=1) & ~rows.blanks()
         return np.where(voting[:, None], right - 0.5, 0.0)
-
-    def _model(self, w: Tensor, chosen: int) -> Tensor:
-        """Return zero weights with the intercept of the chosen class."""
-        binary = self.labels[0] < 0
-        table = torch.zeros_like(w).reshape(1 if binary else len(self.labels), -1)
-        table[0 if binary else chosen, -1] = self.labels[chosen] if binary else 1.0
-        return table.ravel()
 
 
 GRADIENT_TOLERANCE = 1e-7
@@ -140,12 +99,13 @@ class NonPrivateMinimum(OneShot):
         """Take the problem; there is no noise."""
         return replace(self, problem=problem, mechanism=NonPrivate())
 
-    def released(self, batch: PrivateBatch) -> FloatArray:
+    def released(self, batch: PrivateBatch, w: Tensor) -> tuple[FloatArray, StepRecord]:
         """Minimize behind the gate, without noise."""
-        return batch.release(self._minimum, self.mechanism)
+        minimum = batch.release(self._minimum, self.mechanism)
+        return minimum, StepRecord(update=0, gradients=None)
 
     def _minimum(self, rows: Rows, randomness: Randomness) -> FloatArray:
-        """Return the minimizer; rows with a value that is no number are left out."""
+        """Return the minimizer; rows with non-finite values are left out."""
         if rows.y is None:
             raise ValueError("Expected labels, got none; a classifier needs y.")
         kept = np.isfinite(row_norms(rows.X)) & np.isfinite(rows.y)

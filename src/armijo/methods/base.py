@@ -13,10 +13,11 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
+import torch
 from torch import Tensor
 
 from armijo import _validate
-from armijo.accounting.budget import Budget, Neighboring
+from armijo.accounting.budget import Budget, FloatArray, Neighboring
 from armijo.accounting.calibration import noise_for_plan
 from armijo.accounting.mechanisms import Gaussian, Mechanism
 from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
@@ -238,6 +239,74 @@ def calibrated(**given: T | None) -> T:
             "problem) first. Nothing was spent."
         )
     return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneShotState:
+    """The released parameters."""
+
+    w: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneShot(Method[OneShotState]):
+    """A method for linear models that is one release on all rows.
+
+    Attributes
+    ----------
+    problem : Problem or None
+        What the noise was computed for; no other objective is taken.
+    mechanism : Mechanism or None
+        What the release is charged as, from calibration.
+    """
+
+    problem: Problem | None = solved()
+    mechanism: Any = solved()
+
+    @property
+    def objective(self) -> LinearObjective:
+        """The linear model that it was calibrated for."""
+        return calibrated(problem=self.problem).linear
+
+    @property
+    def n_rows(self) -> int:
+        """The public number of rows that it was calibrated for."""
+        return calibrated(problem=self.problem).n_rows
+
+    def init(self, w: Tensor) -> OneShotState:
+        """Return the first state."""
+        return OneShotState(w=w)
+
+    def schedule(self) -> Schedule:
+        """Return the one charge."""
+        return ((self._batch().mechanism, 1),)
+
+    def plan(self, state: OneShotState) -> BatchPlan:
+        """Name the release."""
+        return self._batch()
+
+    def _batch(self) -> BatchPlan:
+        return BatchPlan(mechanisms=(self.mechanism,))
+
+    def step(
+        self,
+        batch: PrivateBatch,
+        objective: Objective,
+        state: OneShotState,
+        batch_size: float,
+    ) -> tuple[OneShotState, StepRecord]:
+        """Make the release."""
+        if objective != self.objective:
+            raise ValueError(
+                f"Expected the objective {self.objective!r}, for which the noise was "
+                f"computed, got {objective!r}; build the method for the objective."
+            )
+        w, record = self.released(batch, state.w)
+        return OneShotState(w=torch.from_numpy(w)), record
+
+    @abstractmethod
+    def released(self, batch: PrivateBatch, w: Tensor) -> tuple[FloatArray, StepRecord]:
+        """Return the parameters, through the gate, from the start ``w``."""
 
 
 def schedule_of(plans: Iterable[BatchPlan]) -> Schedule:

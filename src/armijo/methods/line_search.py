@@ -66,9 +66,7 @@ SPLITS = 50
 
 def _above_zero(**values: float) -> None:
     """Refuse a budget that buys nothing; without noise it is infinite."""
-    for name, value in values.items():
-        if not value > 0:
-            raise ValueError(f"Expected {name} > 0, got {value!r}.")
+    _validate.positive(**{n: v for n, v in values.items() if v != math.inf})
 
 
 Budgeted = Annotated[float, _above_zero]

@@ -224,12 +224,14 @@ LOSSES: dict[str, Loss] = {loss.name: loss for loss in (Logistic(), Hinge(), Hub
 """The losses of a margin by name."""
 
 
-def known_labels(y: NDArray[Any], classes: Iterable[int]) -> Tensor:
+def known_labels(y: NDArray[Any] | None, classes: Iterable[int]) -> Tensor:
     """Return labels as floats, NaN where one is no class.
 
     >>> known_labels(np.array([1, 0, -1]), (-1, 1)).tolist()
     [1.0, nan, -1.0]
     """
+    if y is None:
+        raise ValueError("Expected labels, got none; a classifier needs y.")
     labels = np.array(y, dtype=np.float64)
     known = np.isin(labels, np.array(list(classes), dtype=np.float64))
     return torch.from_numpy(np.where(known, labels, np.nan))
