@@ -48,15 +48,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 @app.command("list")
 def list_experiments(*, json: AsJson = False) -> None:
     """List the experiments with their numbers of runs."""
-    rows = [
-        {
-            "name": wanted.name,
-            "title": wanted.title,
-            "kind": wanted.kind,
-            "runs": sum(1 for _ in wanted.run_keys()),
-        }
-        for wanted in map(experiment, experiment_names())
-    ]
+    rows = []
+    for wanted in map(experiment, experiment_names()):
+        runs = sum(1 for _ in wanted.run_keys())
+        about = {"title": wanted.title, "kind": wanted.kind}
+        rows.append({"name": wanted.name, **about, "runs": runs})
     _emit_rows("Experiments", rows, ("name", "title", "runs"), as_json=json)
 
 

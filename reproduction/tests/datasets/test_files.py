@@ -21,7 +21,8 @@ def read(tmp_path_factory):
 
     def content(file, raw):
         path.write_bytes(raw)
-        files.forget()  # several writes may fall into one tick of the clock
+        # Several writes may fall into one tick of the clock.
+        files.unpacked_file.cache_clear()
         return files.read(file, path)
 
     return content

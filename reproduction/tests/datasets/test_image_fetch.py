@@ -19,10 +19,10 @@ from armijo_reproduction.datasets import (
     DatasetError,
     available,
     check,
+    encodings,
     fetch,
     files,
     find,
-    images,
     load,
 )
 from reproduction.tests.datasets.test_images import cifar_batch, idx_file
@@ -88,9 +88,9 @@ def photos(mirror, monkeypatch):
     }
     contents = list(batches.values())
     _register(monkeypatch, "cifar-10", contents, n_rows=60, n_train=50)
-    monkeypatch.setattr(images, "SUBSET_TRAIN_PER_CLASS", 2)
-    monkeypatch.setattr(images, "SUBSET_TEST_PER_CLASS", 1)
-    subset = images.cifar_subset(contents)
+    monkeypatch.setattr(encodings, "SUBSET_TRAIN_PER_CLASS", 2)
+    monkeypatch.setattr(encodings, "SUBSET_TEST_PER_CLASS", 1)
+    subset = encodings.cifar_subset(contents)
     _register(monkeypatch, "cifar-10-subset", subset, n_rows=30, n_train=20)
     mirror.pages[f"/test-cifar-10/{ARCHIVE}"] = _tar_gz(batches)
     return batches
@@ -167,7 +167,7 @@ def test_one_archive_serves_all_batches(photos, mirror, cache_folder):
     data = load("cifar-10", download=False)
     train, test = data.published_split()
     assert train.X.shape == (50, 3, 32, 32) and len(test.y) == 10
-    assert np.array_equal(data.X, images.cifar(list(photos.values())).X)
+    assert np.array_equal(data.X, encodings.cifar(list(photos.values())).X)
 
 
 @pytest.mark.parametrize("packing", [lambda b: b, gzip.compress])
@@ -248,7 +248,7 @@ def test_the_subset_is_cut_from_the_whole_and_verified(photos, mirror, cache_fol
 
 
 def test_another_subset_is_refused(photos, monkeypatch, cache_folder):
-    monkeypatch.setattr(images, "SUBSET_TEST_PER_CLASS", 0)
+    monkeypatch.setattr(encodings, "SUBSET_TEST_PER_CLASS", 0)
     with pytest.raises(DatasetError, match=r"made for subset_test\.bin"):
         fetch("cifar-10-subset")
     assert not available("cifar-10-subset")

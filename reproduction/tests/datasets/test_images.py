@@ -15,8 +15,8 @@ from armijo_reproduction.datasets import (
     DatasetError,
     available,
     check,
+    encodings,
     files,
-    images,
     load,
 )
 
@@ -105,14 +105,14 @@ def test_the_subset_is_what_is_cut_from_the_whole():
     _loaded("cifar-10")
     _loaded("cifar-10-subset")
     whole, part = (_contents(name) for name in ("cifar-10", "cifar-10-subset"))
-    assert list(images.cifar_subset(whole)) == part
+    assert list(encodings.cifar_subset(whole)) == part
 
 
 def test_the_published_subset_holds_all_that_can_be_cut_from_it():
     _loaded("cifar-10-subset")
     train, test = _contents("cifar-10-subset")
     half = len(train) // 2
-    assert images.cifar_subset((train[:half], train[half:], test)) == (train, test)
+    assert encodings.cifar_subset((train[:half], train[half:], test)) == (train, test)
 
 
 def _contents(name):
@@ -146,7 +146,7 @@ def idx_file(array):
 )
 def test_idx_files_give_their_arrays_back(shape, seed):
     array = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
-    assert np.array_equal(images.idx(idx_file(array)), array)
+    assert np.array_equal(encodings.idx(idx_file(array)), array)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_idx_files_give_their_arrays_back(shape, seed):
 )
 def test_other_bytes_are_no_idx_file(content, message):
     with pytest.raises(DatasetError, match=message):
-        images.idx(content)
+        encodings.idx(content)
 
 
 def _mnist_files(n_train=3, n_test=2):
@@ -179,7 +179,7 @@ def _mnist_files(n_train=3, n_test=2):
 def test_mnist_rows_by_hand():
     arrays = _mnist_files()
     arrays[0][0, 0, :3] = 0, 51, 255
-    table = images.mnist([idx_file(array) for array in arrays])
+    table = encodings.mnist([idx_file(array) for array in arrays])
     assert table.X.shape == (5, 1, 28, 28) and table.feature_names == ()
     assert table.X[0, 0, 0, :3].tolist() == [0, np.float32(0.2), 1]
     pixels = np.concatenate([arrays[0], arrays[2]])
@@ -188,7 +188,7 @@ def test_mnist_rows_by_hand():
 
 
 def test_mnist_is_ready_for_torch():
-    table = images.mnist([idx_file(array) for array in _mnist_files()])
+    table = encodings.mnist([idx_file(array) for array in _mnist_files()])
     X, y = torch.from_numpy(table.X), torch.from_numpy(table.y)
     assert X.dtype == torch.float32 and y.dtype == torch.int64
     assert torch.nn.Conv2d(1, 2, 3)(X).shape == (5, 2, 26, 26)
@@ -200,22 +200,22 @@ def test_mnist_with_parts_that_do_not_fit_is_refused(which):
     arrays = _mnist_files()
     arrays[which] = arrays[which][:-1]
     with pytest.raises(DatasetError, match="one label for each"):
-        images.mnist([idx_file(array) for array in arrays])
+        encodings.mnist([idx_file(array) for array in arrays])
 
 
 def test_images_in_place_of_labels_are_refused():
     arrays = _mnist_files()
     with pytest.raises(DatasetError, match="one label for each"):
-        images.mnist([idx_file(arrays[i]) for i in (1, 0, 3, 2)])
+        encodings.mnist([idx_file(arrays[i]) for i in (1, 0, 3, 2)])
 
 
 def test_labels_above_nine_are_refused():
     arrays = _mnist_files()
     arrays[3][-1] = 10
     with pytest.raises(DatasetError, match="from 0 to 9, got 10"):
-        images.mnist([idx_file(array) for array in arrays])
+        encodings.mnist([idx_file(array) for array in arrays])
     with pytest.raises(DatasetError, match="from 0 to 9, got 10"):
-        images.cifar([bytes([10]) + bytes(3072)])
+        encodings.cifar([bytes([10]) + bytes(3072)])
 
 
 def cifar_batch(labels, seed=0):
@@ -228,7 +228,7 @@ def cifar_batch(labels, seed=0):
 
 def test_cifar_records_by_hand():
     red, green, blue = bytes([255]) * 1024, bytes([51]) * 1024, bytes(range(256)) * 4
-    table = images.cifar([b"\x03" + red + green + blue, cifar_batch([9])])
+    table = encodings.cifar([b"\x03" + red + green + blue, cifar_batch([9])])
     assert table.X.shape == (2, 3, 32, 32) and table.X.dtype == np.float32
     assert table.y.tolist() == [3, 9] and table.y.dtype == np.int64
     assert (table.X[0, 0] == 1).all() and (table.X[0, 1] == np.float32(0.2)).all()
@@ -240,14 +240,14 @@ def test_cifar_records_by_hand():
 @pytest.mark.parametrize("content", [b"", bytes(3072), bytes(3074)])
 def test_other_bytes_are_no_cifar_records(content):
     with pytest.raises(DatasetError, match="records of 3073 bytes"):
-        images.cifar([content])
+        encodings.cifar([content])
 
 
 def test_the_subset_takes_the_first_of_every_class_in_their_order(monkeypatch):
-    monkeypatch.setattr(images, "SUBSET_TRAIN_PER_CLASS", 2)
-    monkeypatch.setattr(images, "SUBSET_TEST_PER_CLASS", 1)
+    monkeypatch.setattr(encodings, "SUBSET_TRAIN_PER_CLASS", 2)
+    monkeypatch.setattr(encodings, "SUBSET_TEST_PER_CLASS", 1)
     batches = cifar_batch([7, 1, 7, 1]), cifar_batch([7, 0, 1], 1), cifar_batch([2, 2])
-    train, test = images.cifar_subset(batches)
+    train, test = encodings.cifar_subset(batches)
     whole = batches[0] + batches[1]
     assert train == whole[: 4 * 3073] + whole[5 * 3073 : 6 * 3073]
     assert test == batches[2][:3073]

@@ -14,10 +14,10 @@ from armijo_reproduction.datasets import (
     DatasetError,
     available,
     check,
+    encodings,
     files,
     folds,
     load,
-    tabular,
 )
 
 # Rows, columns, positives and the accuracy of a plain logistic regression.
@@ -89,7 +89,7 @@ def test_contents_have_the_recorded_md5(name):
 def test_bank_is_the_released_matrix_element_by_element():
     _loaded("bank")
     file = DATASETS["bank"].files[0]
-    matrix, _ = tabular.bank_matrix(files.read(file, files.locate(file)))
+    matrix, _ = encodings.bank_matrix(files.read(file, files.locate(file)))
     digest = hashlib.sha256(matrix.astype("<i4").tobytes()).hexdigest()
     assert digest == BANK_SHA256
 
@@ -137,7 +137,7 @@ def test_the_substitute_is_never_called_ipums():
 
 
 def test_libsvm_lines():
-    table = tabular.adult((b"-1 3:1 11:1 \n+1 1:0.5\n", b"+1 122:1\n-1\n"))
+    table = encodings.adult((b"-1 3:1 11:1 \n+1 1:0.5\n", b"+1 122:1\n-1\n"))
     assert isinstance(table.X, csr_array) and table.X.shape == (4, 123)
     expected = np.zeros((4, 123))
     expected[0, [2, 10]], expected[1, 0], expected[2, 121] = 1, 0.5, 1
@@ -162,7 +162,7 @@ BANK_ROWS = b"""\
 
 
 def test_bank_rows_by_hand():
-    matrix, names = tabular.bank_matrix(BANK_ROWS)
+    matrix, names = encodings.bank_matrix(BANK_ROWS)
     rows = [dict(zip((*names, "y"), row, strict=True)) for row in matrix.tolist()]
     first = {name: value for name, value in rows[0].items() if value}
     second = {name: value for name, value in rows[1].items() if value}
@@ -195,7 +195,7 @@ def test_bank_rows_by_hand():
 
 
 def test_encoded_census_rows_are_scaled_and_a_constant_becomes_zero():
-    table = tabular.encoded_census((b"1 2 7 0\n3 2 9 1\n2 2 7 1\n",))
+    table = encodings.encoded_census((b"1 2 7 0\n3 2 9 1\n2 2 7 1\n",))
     assert table.X.tolist() == [[0, 0, 0], [1, 0, 1], [0.5, 0, 0]]
     assert table.y.tolist() == [0, 1, 1] and table.feature_names == ("c0", "c1", "c2")
 
@@ -203,7 +203,7 @@ def test_encoded_census_rows_are_scaled_and_a_constant_becomes_zero():
 @pytest.mark.parametrize("text", [b"1 2 2\n", b"1 inf 0\n", b"1 2 0\n1 0\n"])
 def test_other_numbers_are_no_encoded_census(text):
     with pytest.raises(DatasetError, match="label 0 or 1"):
-        tabular.encoded_census((text,))
+        encodings.encoded_census((text,))
 
 
 ACS_ROWS = (
@@ -219,7 +219,7 @@ ACS_ROWS = (
 
 
 def test_acs_rows_by_hand():
-    table = tabular.acs((ACS_ROWS,))
+    table = encodings.acs((ACS_ROWS,))
     columns = dict(zip(table.feature_names, table.X.T.tolist(), strict=True))
     assert table.y.tolist() == [0, 0, 1]
     assert columns["AGEP"] == [0, 1, 0.5] and columns["SEX"] == [0, 1, 1]
@@ -234,7 +234,7 @@ def test_acs_rows_by_hand():
 
 
 def test_acs_one_hot_gives_every_level_a_column():
-    table = tabular.acs_one_hot((ACS_ROWS,))
+    table = encodings.acs_one_hot((ACS_ROWS,))
     columns = dict(zip(table.feature_names, table.X.T.tolist(), strict=True))
     assert columns["SEX=1"] == [1, 0, 0] and columns["SEX=2"] == [0, 1, 1]
     assert columns["DVET=N"] == [1, 0, 0] and columns["EDU=5"] == [0, 1, 0]

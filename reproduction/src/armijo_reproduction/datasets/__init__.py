@@ -1,25 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published datasets, found or fetched, verified and encoded; and a generated one."""
 
-from armijo_reproduction.datasets.catalog import DATASETS, Dataset, Entry
-from armijo_reproduction.datasets.files import DataFile, DatasetError
-from armijo_reproduction.datasets.folds import folds
-from armijo_reproduction.datasets.registry import (
-    FileStatus,
+from armijo_reproduction.datasets.catalog import (
+    DATASETS,
+    Dataset,
     available,
     check,
     fetch,
     find,
+    folds,
     load,
 )
+from armijo_reproduction.datasets.files import DataFile, DatasetError
 
 __all__ = [
     "DATASETS",
     "DataFile",
     "Dataset",
     "DatasetError",
-    "Entry",
-    "FileStatus",
     "available",
     "check",
     "fetch",

@@ -56,19 +56,9 @@ class DatasetError(ArmijoError):
 class DataFile:
     """One file of a dataset, however it is packed.
 
-    Attributes
-    ----------
-    name : str
-        Name of the unpacked file.
-    sha256 : str or None
-        Digest of the unpacked content; ``None`` if no digest was ever published.
-    folders : tuple of str
-        Folders it is looked for in; the first one is its place in the cache.
-    archives : tuple of str
-        Names of zip and tar archives that hold the file, or another of these
-        archives. Several files may come in one.
-    urls : tuple of str
-        Where it can be downloaded, in the order to try.
+    The digest, if one was ever published, is that of the unpacked content.  Of the
+    folders it is looked for in, the first is its place in the cache.  Zip and tar
+    archives may hold the file, or one another.  Addresses are tried in their order.
     """
 
     name: str
@@ -79,7 +69,7 @@ class DataFile:
 
     @property
     def disk_names(self) -> tuple[str, ...]:
-        """The names under which the file may lie on disk."""
+        """Return the names under which the file may lie on disk."""
         return (self.name, f"{self.name}.gz", *self.archives)
 
     def verified(self, content: bytes, where: object) -> bytes:
@@ -135,13 +125,7 @@ def cache_root() -> Path:
 
 
 def search_roots() -> tuple[Path, ...]:
-    """Return the folders with datasets to look through, in order, the cache last.
-
-    Raises
-    ------
-    DatasetError
-        If ``ARMIJO_DATA`` is set to something that is no folder.
-    """
+    """Return the folders with datasets to look through, in order, the cache last."""
     roots = []
     if chosen := os.environ.get("ARMIJO_DATA"):
         root = Path(chosen).expanduser()
@@ -171,16 +155,10 @@ def locate(file: DataFile) -> Path | None:
 
 
 def read(file: DataFile, path: Path) -> bytes:
-    """Return the unpacked, verified content of a file on disk.
-
-    Raises
-    ------
-    DatasetError
-        If it cannot be read or is not the file it should be.
-    """
+    """Return the unpacked, verified content of a file on disk."""
     try:
         status = path.stat()
-        raw = _without_gzip(path, status.st_ino, status.st_size, status.st_mtime_ns)
+        raw = unpacked_file(path, status.st_ino, status.st_size, status.st_mtime_ns)
     except OSError as error:
         raise DatasetError(
             f"Cannot read {path} ({error.strerror or error}); check the file and its "
@@ -197,7 +175,7 @@ def read(file: DataFile, path: Path) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _without_gzip(path: Path, *_identity: int) -> bytes:
+def unpacked_file(path: Path, *_identity: int) -> bytes:
     """Read a file and take off gzip once, for all files of one archive.
 
     A damaged file comes back as it is: unpacking it again says what is wrong.
@@ -209,24 +187,13 @@ def _without_gzip(path: Path, *_identity: int) -> bytes:
     return raw
 
 
-def forget() -> None:
-    """Let go of the file that was read last."""
-    _without_gzip.cache_clear()
-
-
 def in_cache(file: DataFile, path: Path) -> bool:
     """Tell whether a file lies in the cache, where it may be replaced."""
     return path.parent == cache_root() / file.folders[0]
 
 
 def store(file: DataFile, content: bytes) -> Path:
-    """Put the unpacked content of a file into the cache, after verifying it.
-
-    Raises
-    ------
-    DatasetError
-        If it is another content, or cannot be written.
-    """
+    """Put the unpacked content of a file into the cache, after verifying it."""
     file.verified(content, f"what was made for {file.name}")
     target = cache_root() / file.folders[0] / file.name
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
@@ -246,28 +213,16 @@ def download(
 ) -> Path:
     """Download a file into the cache; it gets its name only once it is verified.
 
-    Parameters
-    ----------
-    file : DataFile
-        The file.
-    beside : sequence of DataFile
-        Files of the same dataset. Those that come in the same archive are verified
-        before it gets its name.
-    progress : bool
-        Whether to show a bar on standard error.
-
-    Raises
-    ------
-    DatasetError
-        If no address delivers the right file, or it cannot be written.
+    Of the files of the dataset ``beside`` it, those that come in the same archive are
+    verified with it.
     """
-    together = [each for each in beside if each.archives] or [file]
+    together = [other for other in beside if other.archives] or [file]
 
     def downloader(url: str, output: str, caller: object) -> None:
         fetch = pooch.HTTPDownloader(progressbar=progress, timeout=TIMEOUT)
         fetch(url, output, caller)
-        for each in together:
-            read(each, Path(output))
+        for held in together:
+            read(held, Path(output))
 
     folder, failures = cache_root() / file.folders[0], []
     try:
@@ -289,7 +244,6 @@ def download(
 
 
 def _addresses(file: DataFile) -> Iterator[str]:
-    """Yield the publishers' addresses, or those on the mirror that is set."""
     mirror = os.environ.get("ARMIJO_MIRROR")
     for template in file.urls:
         url = template.format(name=file.name)
@@ -299,7 +253,6 @@ def _addresses(file: DataFile) -> Iterator[str]:
 
 
 def _unwritable(folder: Path, error: OSError) -> str:
-    """Say that the cache cannot be changed."""
     return (
         f"Cannot write to the cache folder {folder} ({error.strerror or error}); set "
         "ARMIJO_CACHE to a folder that can be written."

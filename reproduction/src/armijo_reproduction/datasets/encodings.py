@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The convex datasets of Chen and Lee (2020), encoded to the dimensions they print.
+"""Published files as rows: tables in the published encodings, images as torch has them.
 
-Their dimensions count a constant bias column, which is left to the model here.
+The convex datasets are encoded to the dimensions of Chen and Lee (2020), which count a
+constant bias column that is left to the model here.  Images are float32 in [0, 1],
+channels first.  Their formats are plain bytes: the idx files of MNIST, and the binary
+version of CIFAR-10.  Its python version is a pickle, and unpickling runs what the file
+says, so a download would have to be trusted before it could be looked at; it is not
+supported.
 """
 
 import io
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -18,6 +24,10 @@ from armijo.cli._census import generated_census
 from armijo_reproduction.datasets.files import DatasetError
 
 ADULT_FEATURES = 123
+N_CLASSES = 10
+CIFAR_SHAPE = (3, 32, 32)
+SUBSET_TRAIN_PER_CLASS = 1_000
+SUBSET_TEST_PER_CLASS = 200
 Rows: TypeAlias = NDArray[np.float64] | NDArray[np.float32] | sparse.csr_array
 
 
@@ -31,29 +41,18 @@ class Table(NamedTuple):
 
 _BANK_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
 _BANK_LEVELS = {
-    "job": (
-        "admin.",
-        "unemployed",
-        "management",
-        "housemaid",
-        "entrepreneur",
-        "student",
-        "blue-collar",
-        "self-employed",
-        "retired",
-        "technician",
-        "services",
-    ),
-    "marital": ("single", "married"),
-    "education": ("primary", "secondary", "tertiary"),
-    "contact": ("telephone", "cellular"),
-    "poutcome": ("other", "failure", "success"),
+    "job": "admin. unemployed management housemaid entrepreneur student blue-collar "
+    "self-employed retired technician services",
+    "marital": "single married",
+    "education": "primary secondary tertiary",
+    "contact": "telephone cellular",
+    "poutcome": "other failure success",
 }
-
 _ACS_CODES = ("MSP", "HISP", "RAC1P", "HOUSING_TYPE", "OWN_RENT", "INDP_CAT")
 _ACS_ORDERED = ("SEX", "EDU", "DVET", "DREM", "DPHY", "DEYE", "DEAR")
 _ACS_COLUMNS = ("SEX", *_ACS_CODES, "EDU", "DVET", "DREM", "DPHY", "DEYE", "DEAR")
 _ACS_NUMBERS = {"AGEP": "0", "NOC": "0", "NPF": "1", "DENSITY": "0"}
+_CIFAR_RECORD = 1 + math.prod(CIFAR_SHAPE)
 
 
 def generated(contents: Sequence[bytes]) -> Table:
@@ -62,27 +61,21 @@ def generated(contents: Sequence[bytes]) -> Table:
 
 
 def adult(contents: Sequence[bytes]) -> Table:
-    """Encode Adult from the binarized files ``a9a`` and ``a9a.t``, as CSR.
+    """Encode Adult from the LIBSVM files ``a9a`` and ``a9a.t``, as CSR.
 
     The number of features is fixed, since ``a9a.t`` never uses the last one. They are
     named by their position in the files, which count from 1.
-
-    Parameters
-    ----------
-    contents : sequence of bytes
-        Training and test file, in the text format of LIBSVM.
     """
-    X, y = zip(*(_libsvm(content) for content in contents), strict=True)
+    read = (
+        load_svmlight_file(
+            io.BytesIO(content), n_features=ADULT_FEATURES, zero_based=False
+        )
+        for content in contents
+    )
+    X, y = zip(*read, strict=True)
     names = tuple(f"x{j}" for j in range(1, ADULT_FEATURES + 1))
     rows = sparse.csr_array(sparse.vstack(X, format="csr"))
     return Table(rows, (np.concatenate(y) > 0).astype(np.int64), names)
-
-
-def _libsvm(content: bytes) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
-    """Read lines of the form ``label index:value index:value``."""
-    return load_svmlight_file(
-        io.BytesIO(content), n_features=ADULT_FEATURES, zero_based=False
-    )
 
 
 def bank_matrix(content: bytes) -> tuple[NDArray[np.int32], tuple[str, ...]]:
@@ -91,18 +84,6 @@ def bank_matrix(content: bytes) -> tuple[NDArray[np.int32], tuple[str, ...]]:
     This is the encoding of Lee and Kifer (2018): one level of every category is a row
     of zeros, day and month become ``30 * month + day``, and ``pdays`` becomes an
     indicator of an earlier contact and the number of days, 0 without one.
-
-    Parameters
-    ----------
-    content : bytes
-        The text of the table, with semicolons between the cells.
-
-    Returns
-    -------
-    matrix : ndarray of shape (n_rows, 33)
-        Unscaled features and, last, 1 for "yes".
-    feature_names : tuple of str
-        Names of the 32 features.
     """
     frame = pd.read_csv(io.BytesIO(content), sep=";")
     month = frame["month"].map({name: i for i, name in enumerate(_BANK_MONTHS, 1)})
@@ -132,17 +113,12 @@ def bank_matrix(content: bytes) -> tuple[NDArray[np.int32], tuple[str, ...]]:
 
 def _bank_indicators(frame: pd.DataFrame, name: str) -> dict[str, pd.Series]:
     """Return one indicator per listed level; the level left out is all zeros."""
-    return {f"{name}={level}": frame[name] == level for level in _BANK_LEVELS[name]}
+    levels = _BANK_LEVELS[name].split()
+    return {f"{name}={level}": frame[name] == level for level in levels}
 
 
 def bank(contents: Sequence[bytes]) -> Table:
-    """Encode Bank Marketing: `bank_matrix` with every column scaled to [0, 1].
-
-    Parameters
-    ----------
-    contents : sequence of bytes
-        The text of ``bank-full.csv``.
-    """
+    """Encode Bank Marketing: `bank_matrix` with every column scaled to [0, 1]."""
     matrix, names = bank_matrix(contents[0])
     return Table(_min_max(matrix[:, :-1]), matrix[:, -1].astype(np.int64), names)
 
@@ -151,11 +127,6 @@ def encoded_census(contents: Sequence[bytes]) -> Table:
     """Read a census table in the encoding of Lee and Kifer (2018), label last.
 
     The release names no columns, so they are called by their position from 0.
-
-    Parameters
-    ----------
-    contents : sequence of bytes
-        Numbers with spaces between them, one row per line, without a header.
     """
     frame = pd.read_csv(io.BytesIO(contents[0]), sep=r"\s+", header=None)
     values = frame.to_numpy(dtype=np.float64)
@@ -168,33 +139,15 @@ def encoded_census(contents: Sequence[bytes]) -> Table:
     return Table(_min_max(values[:, :-1]), labels.astype(np.int64), names)
 
 
-def acs(contents: Sequence[bytes]) -> Table:
+def acs(
+    contents: Sequence[bytes], *, one_column: Sequence[str] = _ACS_ORDERED
+) -> Table:
     """Encode the national excerpts of the American Community Survey in 57 columns.
 
     Kept are persons of 16 years or more with an income; the label says whether it is
-    above the median of the kept rows. Two-valued and ordered codes take one column.
-
-    Parameters
-    ----------
-    contents : sequence of bytes
-        The tables of 2018 and 2019.
+    above the median of the kept rows. Two-valued and ordered codes take one column; "N"
+    means that a question does not apply.
     """
-    return _acs(contents, one_column=_ACS_ORDERED)
-
-
-def acs_one_hot(contents: Sequence[bytes]) -> Table:
-    """Encode the same rows as `acs` with an indicator per level, in 79 columns.
-
-    Parameters
-    ----------
-    contents : sequence of bytes
-        The tables of 2018 and 2019.
-    """
-    return _acs(contents, one_column=())
-
-
-def _acs(contents: Sequence[bytes], *, one_column: tuple[str, ...]) -> Table:
-    """Select the rows and encode them; "N" means that a question does not apply."""
     frame = pd.concat(
         [
             pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False)
@@ -217,8 +170,12 @@ def _acs(contents: Sequence[bytes], *, one_column: tuple[str, ...]) -> Table:
     return Table(X, (income > np.median(income)).astype(np.int64), tuple(columns))
 
 
+def acs_one_hot(contents: Sequence[bytes]) -> Table:
+    """Encode the same rows as `acs` with an indicator per level, in 79 columns."""
+    return acs(contents, one_column=())
+
+
 def _numbers(series: pd.Series, substitute: str) -> NDArray[np.float64]:
-    """Return a column as numbers, with a substitute for "N"."""
     return series.where(series != "N", substitute).to_numpy(dtype=np.float64)
 
 
@@ -241,3 +198,94 @@ def _min_max(values: NDArray[np.generic]) -> NDArray[np.float64]:
     X -= low
     X /= np.where(spread > 0, spread, 1.0)
     return X
+
+
+def mnist(contents: Sequence[bytes]) -> Table:
+    """Read MNIST, or a dataset in its format: images and labels, first for training."""
+    parts = [idx(content) for content in contents]
+    images, labels = parts[::2], parts[1::2]
+    for pixels, digits in zip(images, labels, strict=True):
+        if pixels.ndim != 3 or digits.ndim != 1 or len(pixels) != len(digits):
+            raise DatasetError(
+                "Expected images of two dimensions and one label for each, got arrays "
+                f"of shapes {pixels.shape} and {digits.shape}."
+            )
+    pixels = np.concatenate(images)[:, np.newaxis]
+    return _images(pixels, np.concatenate(labels))
+
+
+def idx(content: bytes) -> NDArray[np.uint8]:
+    """Return a read-only view of an array of bytes in the idx format.
+
+    The header is two zeros, the type of the values, the number of dimensions, and each
+    dimension as a big-endian number of 32 bits; the values follow in row-major order
+    (LeCun, Cortes and Burges 1998).
+
+    >>> idx(bytes([0, 0, 8, 2, 0, 0, 0, 1, 0, 0, 0, 3, 7, 8, 9]))
+    array([[7, 8, 9]], dtype=uint8)
+    """
+    if len(content) < 4 or content[:3] != bytes([0, 0, 8]):
+        raise DatasetError(
+            "Expected an idx file of unsigned bytes, which starts with 00 00 08, got "
+            f"{content[:4].hex(' ') or 'nothing'}."
+        )
+    start = 4 + 4 * content[3]
+    if len(content) < start:
+        raise DatasetError(
+            f"Expected an idx header of {start} bytes, got {len(content)}."
+        )
+    shape = [int.from_bytes(content[i : i + 4], "big") for i in range(4, start, 4)]
+    if len(content) != start + math.prod(shape):
+        raise DatasetError(
+            f"Expected {start + math.prod(shape)} bytes for an idx file of shape "
+            f"{tuple(shape)}, got {len(content)}."
+        )
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def cifar(contents: Sequence[bytes]) -> Table:
+    """Read CIFAR-10, or a part of it, from the batches of its binary version.
+
+    Records are a label and the red, green and blue pixels, each in row-major order
+    (Krizhevsky 2009).
+    """
+    records = np.concatenate([_cifar_records(content) for content in contents])
+    return _images(records[:, 1:].reshape(-1, *CIFAR_SHAPE), records[:, 0])
+
+
+def cifar_subset(contents: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Cut the first training and test records of every class from the batches.
+
+    The batches are those for training, and the one for testing last.
+    """
+    *train, test = (_cifar_records(content) for content in contents)
+    return (
+        _first_of_each(np.concatenate(train), SUBSET_TRAIN_PER_CLASS),
+        _first_of_each(test, SUBSET_TEST_PER_CLASS),
+    )
+
+
+def _first_of_each(records: NDArray[np.uint8], count: int) -> bytes:
+    """Return the first records of every class, in the order they have."""
+    firsts = [np.flatnonzero(records[:, 0] == c)[:count] for c in range(N_CLASSES)]
+    return records[np.sort(np.concatenate(firsts))].tobytes()
+
+
+def _cifar_records(content: bytes) -> NDArray[np.uint8]:
+    """Return one row per record, the label first."""
+    if not content or len(content) % _CIFAR_RECORD:
+        raise DatasetError(
+            f"Expected records of {_CIFAR_RECORD} bytes, got {len(content)} bytes."
+        )
+    return np.frombuffer(content, dtype=np.uint8).reshape(-1, _CIFAR_RECORD)
+
+
+def _images(pixels: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Table:
+    """Scale pixels to [0, 1] and check the labels."""
+    if labels.max(initial=0) >= N_CLASSES:
+        raise DatasetError(
+            f"Expected labels from 0 to {N_CLASSES - 1}, got {labels.max()}."
+        )
+    X = pixels.astype(np.float32, order="C")
+    X /= 255
+    return Table(X, labels.astype(np.int64), ())
