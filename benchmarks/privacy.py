@@ -20,7 +20,8 @@ from armijo.accounting.filter import PrivacyFilter
 from armijo.accounting.mechanisms import Gaussian, knots
 from armijo.accounting.subsampling import log_binomial_weights
 from armijo.data.private import BatchPlan
-from armijo.noise import SystemBits, each_gaussian
+from armijo.noise import each_gaussian
+from armijo.randomness import SystemBits
 from benchmarks import Row, times_faster, under
 from benchmarks._timing import in_turns, median_seconds
 

@@ -17,15 +17,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from armijo.noise import (
-    SeededBits,
     each_gaussian,
     exponential_choice,
     poisson_sample,
+    rejection,
     rounded_gaussian,
     rounded_laplace,
 )
 from armijo.noise.gaussian import BLOCK
-from armijo.noise.keyed import KeyedBits
 from armijo.noise.lazy import (
     GUARD,
     LazyUniform,
@@ -43,6 +42,8 @@ from armijo.noise.strips import (
     in_tail,
     strips_for,
 )
+from armijo.randomness import KeyedBits
+from tests.seeded_bits import SeededBits
 
 ACCEPT, REJECT = 1e-4, 1e-12
 LARGEST_WORD = 2**64 - 1
@@ -651,3 +652,19 @@ def test_an_error_in_a_thread_is_not_lost():
 
     with pytest.raises(OSError, match="no place"):
         each_gaussian(1, 3 * BLOCK, SeededBits(3), fail, threads=2)
+
+
+def test_coins_of_many_rows_are_thrown_in_parts(monkeypatch):
+    """Every part has its own bits, and no row is lost or doubled at a seam."""
+    monkeypatch.setattr(rejection, "_PART", 7)
+    rounds, n, sampling_prob = 4_000, 20, 0.3
+    bits, seen = SeededBits(11), np.zeros(n)
+    for _ in range(rounds):
+        rows = poisson_sample(n, sampling_prob, bits)
+        assert rows.tolist() == sorted(set(rows.tolist()))
+        seen[rows] += 1
+    z = (seen - sampling_prob * rounds) / np.sqrt(
+        rounds * sampling_prob * (1 - sampling_prob)
+    )
+    assert np.abs(z).max() < 5
+    assert poisson_sample(20, 1.0, bits).tolist() == list(range(20))

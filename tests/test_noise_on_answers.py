@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from armijo.noise import SeededBits
 from armijo.noise.vectors import with_gaussian
+from tests.seeded_bits import SeededBits
 
 
 def test_law():

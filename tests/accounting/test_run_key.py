@@ -68,7 +68,7 @@ class TestFile:
         assert again.name == key.name
         assert again.changed(FACTS) == []
         words = [
-            one.randomness.of_charge(2).stream("search").uint64(3).tolist()
+            one.randomness.for_charge(2).stream("search").uint64(3).tolist()
             for one in (key, again)
         ]
         assert words[0] == words[1]

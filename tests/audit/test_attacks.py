@@ -143,7 +143,7 @@ class Counted:
 
     def play(self, present, randomness):
         self.made.append(present)
-        word = randomness.of_charge(0).stream("search").uint64(1)[0]
+        word = randomness.for_charge(0).stream("search").uint64(1)[0]
         return np.array([float(word >> np.uint64(40)) + present * 0.0])
 
 

@@ -22,7 +22,7 @@ from armijo.audit.games import Claim, Game, Outcome, play_game
 from armijo.audit.targets import GAMES, run_game
 from armijo.data.batch import BatchPlan
 from armijo.data.private import PrivateDataset
-from armijo.noise import Randomness
+from armijo.randomness import Randomness
 from tests.audit import broken
 from tests.baselines.one_shot_doubles import noise_p_value
 from tests.data.gate_doubles import features

@@ -6,8 +6,9 @@ import pytest
 from scipy import stats
 
 from armijo.audit.targets import on_rays, shares_on_rays
-from armijo.noise import SeededBits, rounded_gaussian
+from armijo.noise import rounded_gaussian
 from tests.noise_doubles import box_muller
+from tests.seeded_bits import SeededBits
 
 ROUNDS, PAIRS = 100, 100
 

@@ -13,8 +13,8 @@ from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.query import Rows
 from armijo.estimators.run import RunResult, RunSettings, train
 from armijo.methods.base import Problem
-from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
+from armijo.randomness import Randomness
 from armijo.registry import make_method
 from tests.data.gate_doubles import FreeAccountant
 from tests.data.lattice_doubles import on_lattice

@@ -18,8 +18,8 @@ from armijo.data.private import PrivateBatch, PrivateDataset
 from armijo.data.query import BoundedQuery, Rows
 from armijo.methods import minimize
 from armijo.methods.base import Problem
-from armijo.noise import Randomness
 from armijo.objectives import LinearObjective
+from armijo.randomness import Randomness
 from tests.baselines.choice_law import (
     OpenAccountant,
     blobs,
@@ -169,7 +169,7 @@ class TestGradAvg:
 
         method, randomness = (
             method_of(),
-            Randomness(seed=4, insecure_deterministic=True),
+            Randomness(seed=4, insecure_deterministic=True).for_charge(0),
         )
         state = method.init(torch.zeros(size, dtype=torch.float64))
         for k in range(5):
@@ -265,7 +265,7 @@ class TestNoisyMin:
         X, y = np.array([[0.8], [0.5], [-0.4]]), np.array([-1.0, -1.0, -1.0])
         state = method.init(zeros(self.objective))
         (law,) = log_laws(monkeypatch, method, state, X, y, self.objective)
-        randomness = Randomness(seed=8, insecure_deterministic=True)
+        randomness = Randomness(seed=8, insecure_deterministic=True).for_charge(0)
         data = PrivateDataset(
             X, y, n_rows=3, accountant=OpenAccountant(), randomness=randomness
         )

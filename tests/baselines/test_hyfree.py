@@ -20,9 +20,10 @@ from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.estimators import PrivateLogisticRegression
 from armijo.methods.base import Problem, minimize
-from armijo.noise import Randomness, poisson_sample
+from armijo.noise import poisson_sample
 from armijo.objectives.linear import LinearObjective
 from armijo.objectives.losses import Huber
+from armijo.randomness import Randomness
 from tests.data.lattice_doubles import on_lattice
 from tests.training.files import survived
 
@@ -149,12 +150,13 @@ def test_without_noise_it_is_the_plain_method(variant, every, growth_cap):
     steps, sampling_prob, seed = 12, 0.4, 5
     method = quiet(sampling_prob=sampling_prob, steps=steps, **{**LITERAL, **own})
     found = run(method, objective(l2=0.02), steps=steps, seed=seed)
-    coins = Randomness(seed=seed, insecure_deterministic=True).stream("sampling")
+    again = Randomness(seed=seed, insecure_deterministic=True)
     X, y = table()
     X = np.column_stack([X, np.ones(ROWS)])
     plain, w = PlainHyFree(own, 0.02, sampling_prob * ROWS), np.zeros(FEATURES + 1)
     sizes = set()
-    for state, record in found:
+    for charge, (state, record) in enumerate(found):
+        coins = again.for_charge(charge).stream("sampling")
         chosen = poisson_sample(ROWS, sampling_prob, coins)
         w = plain.step(w, X[chosen], y[chosen])
         np.testing.assert_allclose(state.w.numpy(), w, rtol=0, atol=1e-7)

@@ -11,8 +11,8 @@ from scipy.optimize import root
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.baselines import empirical_risk, perturbation
 from armijo.data.query import Rows
-from armijo.noise import Randomness
 from armijo.noise.vectors import gaussian_vector, radial_vector
+from armijo.randomness import Randomness
 from tests.baselines.one_shot_doubles import (
     BUDGET,
     built,
@@ -36,7 +36,8 @@ def perturbed_gradient(method, w, X, y, b):
 
 
 def first_draw(method, seed):
-    bits = Randomness(seed=seed, insecure_deterministic=True).stream("perturbation")
+    run = Randomness(seed=seed, insecure_deterministic=True)
+    bits = run.for_charge(0).stream("perturbation")
     draw = radial_vector if method.radial else gaussian_vector
     return draw(method.noise_scale, method.objective.size, bits)
 

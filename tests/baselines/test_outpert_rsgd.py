@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as arrays
 from armijo.accounting.budget import Neighboring
 from armijo.accounting.mechanisms import Gaussian
 from armijo.accounting.output_perturbation import PermutedMixture
-from armijo.noise import Randomness
 from armijo.noise.vectors import random_order
+from armijo.randomness import Randomness
 from tests.baselines.one_shot_doubles import (
     BUDGET,
     answered,
@@ -93,9 +93,10 @@ def test_without_noise_it_is_plain_permuted_descent(loss, batch_size):
     )
     tiny = replace(method, mechanism=replace(method.mechanism, noise_scale=1e-13))
     found = tiny._noisy_average(
-        rows_of(X, y), Randomness(seed=3, insecure_deterministic=True)
+        rows_of(X, y), Randomness(seed=3, insecure_deterministic=True).for_charge(0)
     )
-    again = Randomness(seed=3, insecure_deterministic=True).stream("perturbation")
+    run = Randomness(seed=3, insecure_deterministic=True)
+    again = run.for_charge(0).stream("perturbation")
     expected = plain_average(
         X,
         y,

@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 from armijo.accounting.mechanisms import Gaussian
 from armijo.accounting.selection import RepeatAndSelect
 from armijo.baselines.tuned import best_run, stop_chance
-from armijo.noise import SeededBits
+from tests.seeded_bits import SeededBits
 
 BASE = Gaussian(noise_scale=5.0)
 

@@ -15,8 +15,9 @@ from armijo.data.query import Rows
 from armijo.errors import BudgetExceeded
 from armijo.methods.base import Problem, minimize
 from armijo.methods.sgd import DPSGD
-from armijo.noise import Randomness, SeededBits
 from armijo.objectives.linear import LinearObjective
+from armijo.randomness import Randomness
+from tests.seeded_bits import SeededBits
 from tests.training.files import survived
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
@@ -42,7 +43,7 @@ def data_for(method, seed, table=None):
     accountant = PlannedAccountant(
         BUDGET, method.schedule(), insecure_deterministic=True
     )
-    randomness = Randomness(seed=seed, insecure_deterministic=True)
+    randomness = Randomness(seed=seed, insecure_deterministic=True).for_charge(0)
     return PrivateDataset(
         X, y, n_rows=ROWS, accountant=accountant, randomness=randomness
     )

@@ -10,7 +10,7 @@ from armijo import _files
 from armijo.accounting import ledger
 from armijo.accounting.ledger import Charge, Ledger, MemoryLedger
 from armijo.accounting.run_key import RunKey
-from armijo.noise import Randomness, keyed
+from armijo.randomness import Randomness
 from armijo.training.replay import ReplayableRun
 from tests.crash import subjects
 
@@ -42,13 +42,13 @@ def _no_key() -> None:
 
 def _fresh_noise() -> None:
     """Accept charges again, but draw other noise for them."""
-    keyed.KeyedRandomness.of_charge = lambda self, index: Randomness()
+    Randomness.for_charge = lambda self, index: Randomness()
 
 
 def _one_stream() -> None:
     """Let all charges have the same bits."""
-    of_charge = keyed.KeyedRandomness.of_charge
-    keyed.KeyedRandomness.of_charge = lambda self, index: of_charge(self, 0)
+    for_charge = Randomness.for_charge
+    Randomness.for_charge = lambda self, index: for_charge(self, 0)
 
 
 def _other_rows() -> None:

@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from armijo import randomness
 from armijo.accounting.ledger import LedgerView
 from armijo.data import batch, fixed_point
 from armijo.data.private import PrivateDataset
 from armijo.data.query import CertifiedSum
 from armijo.methods.base import StepRecord
-from armijo.noise import keyed
 
 _write = os.write  # the disk that fails is for the run, not for the log
 
@@ -61,7 +61,7 @@ class Recorder:
 
         PrivateDataset._charge = charged
 
-        class SpyBits(keyed.KeyedBits):
+        class SpyBits(randomness.KeyedBits):
             def uint64(self, n: int) -> np.ndarray:
                 return self._noted(super().uint64(n))
 
@@ -76,7 +76,7 @@ class Recorder:
                 note("bits", digest(words.tobytes()))
                 return words
 
-        keyed.KeyedBits = SpyBits
+        randomness.KeyedBits = SpyBits
         for name in ("vector_sum", "number_sum", "number_sums"):
             setattr(fixed_point, name, self._spied(getattr(fixed_point, name)))
         batch.with_gaussian = self._spied(batch.with_gaussian, argument=True)

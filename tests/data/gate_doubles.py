@@ -18,7 +18,7 @@ from armijo.accounting.mechanisms import (
 from armijo.data.fixed_point import STEPS
 from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
 from armijo.data.query import BoundedQuery
-from armijo.noise import BitSource, Randomness
+from armijo.randomness import BitSource, Randomness
 from tests.data.lattice_doubles import on_lattice
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)

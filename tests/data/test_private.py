@@ -27,7 +27,7 @@ from armijo.data.fixed_point import STEPS
 from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
 from armijo.data.query import BoundedQuery, OuterProduct, Rows, row_norms
 from armijo.errors import BudgetExceeded, UnchargedAccess
-from armijo.noise import Randomness
+from armijo.randomness import Randomness
 from tests.data.gate_doubles import (
     BUDGET,
     CHOICE,
@@ -77,9 +77,9 @@ class NotedRandomness(Randomness):
         super().__init__(seed=0, insecure_deterministic=True)
         self.asked: list[int] = []
 
-    def of_charge(self, index: int) -> Randomness:
+    def for_charge(self, index: int) -> Randomness:
         self.asked.append(index)
-        return super().of_charge(index)
+        return super().for_charge(index)
 
 
 def test_the_streams_of_a_batch_are_those_of_its_own_charge():

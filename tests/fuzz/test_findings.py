@@ -19,7 +19,6 @@ from armijo.accounting.mechanisms import Gaussian
 from armijo.accounting.run_key import RunKey
 from armijo.accounting.subsampling import Subsampled
 from armijo.errors import ArmijoError, TableError
-from armijo.noise import Randomness
 from armijo.report.page import plain_sentence
 from armijo.tables import read_table
 from armijo.training.checkpoint import load_checkpoint
@@ -144,21 +143,6 @@ class TestCheckpoints:
         path.write_bytes(whole.replace(b'"shape":[2]', b'"shape":[9]', 1))
         with pytest.raises(ArmijoError, match="not a checkpoint"):
             load_checkpoint(path, run=RUN, like=some_state())
-
-    @pytest.mark.parametrize("name", ["counter", "key", "buffer", "buffer_pos"])
-    @pytest.mark.parametrize("value", [None, [], [-1, 0, 0, 0], {}, "7", 2**70, -1])
-    def test_streams_that_are_none(self, name, value):
-        bits = Randomness(seed=3, insecure_deterministic=True)
-        state = bits.state_dict()
-        state["streams"]["gradient"][name] = value
-        with pytest.raises(ValueError, match="state of a stream"):
-            bits.load_state_dict(state)
-
-    @pytest.mark.parametrize("streams", [None, 5, ["sampling"], {"sampling": {}}])
-    def test_no_streams(self, streams):
-        bits = Randomness(seed=3, insecure_deterministic=True)
-        with pytest.raises(ValueError, match="with the streams"):
-            bits.load_state_dict({**bits.state_dict(), "streams": streams})
 
 
 class TestRunFiles:

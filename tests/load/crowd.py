@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
+from armijo import randomness
 from armijo.accounting import run_key
 from armijo.accounting.ledger import Ledger
 from armijo.estimators import PrivateLogisticRegression
-from armijo.noise import bits, keyed
 
 METHODS: tuple[tuple[dict[str, Any], int], ...] = (
     ({"method": "blsgd", "options": {"sampling_prob": 0.5}, "max_batches": 4}, 4),
@@ -52,10 +52,10 @@ class Witness:
     def watch(self) -> None:
         """Stand in for the functions that draw and charge."""
         run_key.fresh_key = self._noting(run_key.fresh_key, self.run_keys)
-        words = self._noting(bits._system_bytes, self.system_words)
-        bits._system_bytes = words
-        keyed.counter_stream = self._noting_key(keyed.counter_stream)
-        bits.counter_stream = self._noting_key(bits.counter_stream)
+        words = self._noting(randomness._system_bytes, self.system_words)
+        randomness._system_bytes = words
+        stream = self._noting_key(randomness._counter_stream)
+        randomness._counter_stream = stream
         append = Ledger.append
 
         def counted(ledger: Ledger, charge: Any) -> None:

@@ -16,8 +16,8 @@ from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.data.query import BoundedQuery, Rows
 from armijo.methods.armijo_search import ArmijoSearch, StepChoice
 from armijo.methods.base import Direction
-from armijo.noise import Randomness
 from armijo.objectives import LinearObjective
+from armijo.randomness import Randomness
 
 
 def vector(*values):
@@ -187,7 +187,7 @@ class TestBounds:
         search = ArmijoSearch(form="difference", kind=kind)
         objective = LinearObjective(loss="logistic", n_features=2, fit_intercept=False)
         mechanism = search.mechanism(1.0)
-        randomness = Randomness(seed=1, insecure_deterministic=True)
+        randomness = Randomness(seed=1, insecure_deterministic=True).for_charge(0)
         batch = open_batch(np.ones((3, 2)), np.ones(3), mechanism, randomness)
         nothing = Direction(vector=vector(0, 0))
         found = choose(search, batch, objective, direction=nothing)
@@ -276,7 +276,7 @@ class TestLaziness:
     def test_a_candidate_not_reached_is_not_evaluated(self, kind):
         search = ArmijoSearch(kind=kind, max_tries=40)
         mechanism = search.mechanism(0.5)
-        randomness = Randomness(seed=2, insecure_deterministic=True)
+        randomness = Randomness(seed=2, insecure_deterministic=True).for_charge(0)
         tries = set()
         for _ in range(30):
             objective = CountingObjective(lambda eta: -1.0)
@@ -343,7 +343,7 @@ class Law:
         return weights @ stops
 
     def counts(self, mechanism, runs):
-        randomness = Randomness(seed=11, insecure_deterministic=True)
+        randomness = Randomness(seed=11, insecure_deterministic=True).for_charge(0)
         counts = np.zeros(self.search.max_tries + 1, dtype=int)
         direction = Direction(vector=torch.from_numpy(self.d))
         for _ in range(runs):

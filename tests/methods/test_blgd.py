@@ -13,7 +13,7 @@ from armijo.accounting.mechanisms import Gaussian
 from armijo.data.private import PrivateBatch
 from armijo.data.query import BoundedQuery, Rows
 from armijo.methods import BLGD
-from armijo.noise import Randomness
+from armijo.randomness import Randomness
 
 RHO, EPSILON, GROWTH = 0.02, 0.2, 0.3
 FAIL = None
@@ -162,7 +162,7 @@ class TestGradAvg:
         method = method_of(max_grad_norm=clip)
         per_row = np.full(size, clip / math.sqrt(size) / 2)
         objective = FlatObjective(size, per_row)
-        randomness = Randomness(seed=4, insecure_deterministic=True)
+        randomness = Randomness(seed=4, insecure_deterministic=True).for_charge(0)
         state = start(method, size)
         for k in range(4):
             plan = method.plan(state)

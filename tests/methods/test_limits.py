@@ -19,8 +19,9 @@ from armijo.data.private import PrivateDataset
 from armijo.errors import BudgetExceeded
 from armijo.methods import BLGD, BLSGD, minimize
 from armijo.methods.armijo_search import ArmijoSearch
-from armijo.noise import Randomness, poisson_sample
+from armijo.noise import poisson_sample
 from armijo.objectives import LinearObjective
+from armijo.randomness import Randomness
 from tests.data.lattice_doubles import on_lattice
 
 HUGE = 1e9
@@ -193,8 +194,12 @@ class TestNoiseOff:
         model = {"l2": 0.01, "intercept": True}
         randomness = Randomness(seed=seed, insecure_deterministic=True)
         found = run_method(method, loss, randomness=randomness, **model)
-        again = Randomness(seed=seed, insecure_deterministic=True).stream("sampling")
-        batches = [poisson_sample(ROWS, sampling_prob, again) for _ in range(STEPS)]
+        batches = [
+            poisson_sample(
+                ROWS, sampling_prob, randomness.for_charge(step).stream("sampling")
+            )
+            for step in range(STEPS)
+        ]
         assert len({len(chosen) for chosen in batches}) > 5
         assert_same_path(
             found,

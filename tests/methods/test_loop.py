@@ -14,8 +14,8 @@ from armijo.accounting.filter import PrivacyFilter
 from armijo.data.private import PrivateDataset
 from armijo.methods import BLGD, BLSGD, Problem, StepRecord, minimize
 from armijo.methods.line_search import LINE_SEARCHES
-from armijo.noise import Randomness
 from armijo.objectives import LinearObjective
+from armijo.randomness import Randomness
 from armijo.registry import make_method, parameters_of
 
 BUDGET = Budget(epsilon=30.0, delta=1e-5)

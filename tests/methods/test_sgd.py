@@ -13,8 +13,9 @@ from armijo.data.private import PrivateDataset
 from armijo.errors import BudgetExceeded
 from armijo.methods import Problem, minimize
 from armijo.methods.sgd import DPSGD, DPAdam
-from armijo.noise import Randomness, poisson_sample
+from armijo.noise import poisson_sample
 from armijo.objectives import LinearObjective
+from armijo.randomness import Randomness
 from tests.data.lattice_doubles import on_lattice
 from tests.methods.test_limits import FreeAccountant
 
@@ -61,10 +62,10 @@ def test_without_noise_sgd_is_plain_descent():
 @pytest.mark.usefixtures("plain_products")
 def test_batches_are_poisson_and_the_divisor_is_public():
     seeded = Randomness(seed=4, insecure_deterministic=True)
-    coins = Randomness(seed=4, insecure_deterministic=True).stream("sampling")
     method = DPSGD(sampling_prob=0.2, steps=STEPS, step_size=0.7, **SILENT)
     w = np.zeros(FEATURES + 1)
-    for found in iterates(method, seeded):
+    for charge, found in enumerate(iterates(method, seeded)):
+        coins = seeded.for_charge(charge).stream("sampling")
         rows = poisson_sample(ROWS, 0.2, coins)
         w = w - 0.7 * plain_gradient(w, rows, 0.2 * ROWS)
         assert found == pytest.approx(w, abs=1e-12)

@@ -19,9 +19,9 @@ from armijo.data.query import Rows
 from armijo.data.sources import TensorRows
 from armijo.methods.auto_network import FACTORS, AutoNetwork, SearchedState, _evidence
 from armijo.methods.base import Direction, Problem, minimize
-from armijo.noise import Randomness
 from armijo.objectives.linear import LinearObjective
 from armijo.objectives.module import ModuleObjective, as_module
+from armijo.randomness import Randomness
 from tests.methods.test_limits import FreeAccountant
 from tests.networks.network_doubles import CROSS_ENTROPY, ROWS, examples, network
 

@@ -72,7 +72,6 @@ class TestDamage:
             ("state", None),
             ("records", [{"loss": 1.0}]),
             ("records", None),
-            ("randomness", None),
             ("charges", "many"),
             ("evaluations", [1]),
         ],

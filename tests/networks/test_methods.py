@@ -18,8 +18,9 @@ from armijo.data.private import PrivateDataset
 from armijo.data.sources import TensorRows
 from armijo.methods.base import StepRecord, minimize
 from armijo.methods.sgd import DPSGD
-from armijo.noise import Randomness, poisson_sample
+from armijo.noise import poisson_sample
 from armijo.objectives.module import ModuleObjective
+from armijo.randomness import Randomness
 from armijo.registry import NETWORK_METHODS, network_method
 from tests.methods.test_limits import FreeAccountant
 from tests.networks.network_doubles import (
@@ -48,10 +49,10 @@ def batches(sampling_prob: float, steps: int) -> list[Tensor]:
     """Draw the batches of a seeded run again."""
     if sampling_prob == 1:
         return [torch.arange(ROWS)] * steps
-    stream = Randomness(seed=SEED, insecure_deterministic=True).stream("sampling")
+    run = Randomness(seed=SEED, insecure_deterministic=True)
+    streams = [run.for_charge(step).stream("sampling") for step in range(steps)]
     return [
-        torch.from_numpy(poisson_sample(ROWS, sampling_prob, stream))
-        for _ in range(steps)
+        torch.from_numpy(poisson_sample(ROWS, sampling_prob, bits)) for bits in streams
     ]
 
 

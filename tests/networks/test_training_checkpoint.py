@@ -332,8 +332,8 @@ class TestRefused:
             ({"l2": 0.1}, "l2 is"),
             ({"n_rows": 41}, "n_rows is"),
             ({"isolate": True}, "arithmetic is"),
-            ({"seed": SEED + 1}, "streams of the checkpoint"),
-            ({"seed": None}, "streams of the checkpoint"),
+            ({"seed": SEED + 1}, "seed is"),
+            ({"seed": None}, "seed is"),
         ],
     )
     def test_other_settings(self, paths, more, match):

@@ -29,11 +29,11 @@ def put_together(document: Any, vectors: dict[str, Tensor]) -> bytes:
 
 def survived(state: Any) -> Any:
     """Return a state after it was written and read."""
-    data = to_bytes(Checkpoint(state, [], {}), {})
+    data = to_bytes(Checkpoint(state, []), {})
     return from_bytes(data, path="memory", run={}, like=state).state
 
 
 def content(state: Any) -> Parts:
     """Return what a checkpoint holds of a state, with its vectors as lists."""
-    document, vectors = taken_apart(to_bytes(Checkpoint(state, [], {}), {}))
+    document, vectors = taken_apart(to_bytes(Checkpoint(state, []), {}))
     return document["state"], {name: v.tolist() for name, v in vectors.items()}

@@ -104,8 +104,8 @@ def test_a_state_survives_bit_for_bit(state):
 @given(state=STATES, records=st.lists(RECORDS, max_size=4))
 def test_a_file_survives_bit_for_bit(tmp_path_factory, state, records):
     path = tmp_path_factory.mktemp("checkpoint") / "run.json"
-    run, randomness = {"epsilon": 0.1, "columns": ["a", "b"]}, {"deterministic": False}
-    whole = Checkpoint(state, records, randomness, 7, "ab", "cd", [(1, 0.1)])
+    run = {"epsilon": 0.1, "columns": ["a", "b"]}
+    whole = Checkpoint(state, records, 7, "ab", "cd", [(1, 0.1)])
     save_checkpoint(path, run=run, checkpoint=whole)
     found = load_checkpoint(path, run=run, like=state)
     assert bits([found.state, found.records]) == bits([state, records])
@@ -125,7 +125,7 @@ def some_state():
 @pytest.fixture
 def saved(tmp_path):
     path = tmp_path / "run.json"
-    start = Checkpoint(some_state(), [], {"deterministic": False})
+    start = Checkpoint(some_state(), [])
     save_checkpoint(path, run={"epsilon": 1.0}, checkpoint=start)
     return path
 
@@ -152,7 +152,7 @@ class TestRefusals:
     @given(share=st.floats(0, 1, exclude_max=True))
     def test_a_truncated_file(self, tmp_path_factory, share):
         path = tmp_path_factory.mktemp("torn") / "run.json"
-        save_checkpoint(path, run={}, checkpoint=Checkpoint(some_state(), [], {}))
+        save_checkpoint(path, run={}, checkpoint=Checkpoint(some_state(), []))
         whole = path.read_bytes()
         path.write_bytes(whole[: int(share * len(whole))])
         self.refused(path, run={})
@@ -192,7 +192,6 @@ class TestRefusals:
             ("records", None),
             ("records", [5]),
             ("records", [{"batch": 0}]),
-            ("randomness", 5),
             ("run", 5),
             ("run", None),
             ("run", ["epsilon"]),
@@ -244,7 +243,7 @@ class TestWriting:
         before = saved.read_bytes()
         monkeypatch.setattr(os, "write", full_disk(22))
         with pytest.raises(ArmijoError, match=r"No space left on device.*resume"):
-            save_checkpoint(saved, run={}, checkpoint=Checkpoint(some_state(), [], {}))
+            save_checkpoint(saved, run={}, checkpoint=Checkpoint(some_state(), []))
         assert saved.read_bytes() == before
 
     def test_is_replaced_after_it_is_synced(self, saved, monkeypatch):
@@ -258,7 +257,7 @@ class TestWriting:
 
         spied("fsync")
         spied("replace")
-        save_checkpoint(saved, run={}, checkpoint=Checkpoint(some_state(), [], {}))
+        save_checkpoint(saved, run={}, checkpoint=Checkpoint(some_state(), []))
         assert events == ["fsync", "replace", "fsync"]  # the file, then its folder
         found = load_checkpoint(saved, run={}, like=some_state())
         assert found.state.w.tolist() == [0.1, -2.5]
@@ -270,11 +269,11 @@ class TestWriting:
         path = tmp_path / "run.json"
         state = dataclasses.replace(some_state(), **odd)
         with pytest.raises(ValueError, match="JSON"):
-            save_checkpoint(path, run={}, checkpoint=Checkpoint(state, [], {}))
+            save_checkpoint(path, run={}, checkpoint=Checkpoint(state, []))
         assert not path.exists()
 
     def test_a_hook_may_return_what_is_no_number(self, saved):
-        seen = Checkpoint(some_state(), [], {}, evaluations=[(1, math.nan), (2, 0.1)])
+        seen = Checkpoint(some_state(), [], evaluations=[(1, math.nan), (2, 0.1)])
         save_checkpoint(saved, run={}, checkpoint=seen)
         found = load_checkpoint(saved, run={}, like=some_state()).evaluations
         assert repr(found) == repr(seen.evaluations)

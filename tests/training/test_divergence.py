@@ -69,9 +69,7 @@ def test_values_that_no_step_can_use_are_refused(state, record):
 def test_what_a_checkpoint_cannot_hold_is_refused_before(tmp_path, state, record):
     """Else the run would end with an error of the writer, with everything spent."""
     with pytest.raises(ValueError, match="JSON compliant"):
-        save_checkpoint(
-            tmp_path / "c", run={}, checkpoint=Checkpoint(state, [record], {})
-        )
+        save_checkpoint(tmp_path / "c", run={}, checkpoint=Checkpoint(state, [record]))
 
 
 def test_ordinary_values_pass():

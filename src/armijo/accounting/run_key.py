@@ -25,7 +25,7 @@ from typing import NamedTuple
 from armijo._files import sync_folder, write_synced
 from armijo.accounting.ledger import Ledger
 from armijo.errors import ArmijoError, LedgerError, RechargeWarning
-from armijo.noise.keyed import KEY_BYTES, KeyedRandomness, fresh_key
+from armijo.randomness import KEY_BYTES, Randomness, fresh_key
 
 FORMAT, VERSION = "armijo-run-key", 1
 Digest = hashlib.blake2b
@@ -99,9 +99,9 @@ class RunKey:
         return self.tag("name", lambda digest: None)[:16]
 
     @property
-    def randomness(self) -> KeyedRandomness:
+    def randomness(self) -> Randomness:
         """The streams of the charges."""
-        return KeyedRandomness(self._secret)
+        return Randomness(self._secret)
 
     def tag(self, purpose: str, feed: DigestInput) -> str:
         """Return the tag of a value, which only this key can compute."""

@@ -16,8 +16,7 @@ from armijo import _validate
 from armijo.accounting.budget import FloatArray
 from armijo.audit.attacks import Value, best_attack
 from armijo.audit.bounds import Counts, epsilon_of_test, mu_of_test
-from armijo.noise import KeyedRandomness, Randomness
-from armijo.noise.keyed import fresh_key
+from armijo.randomness import Randomness, fresh_key
 
 FEWEST_TRIALS = 20
 
@@ -138,10 +137,10 @@ def _released(
 def randomness_of(seed: int | None, number: int) -> Randomness:
     """Return the streams of a run key, as a fit has them: a secret one or a seed's."""
     if seed is None:
-        return KeyedRandomness(fresh_key())
+        return Randomness(fresh_key())
     _validate.at_least(0, seed=seed)
     words = np.random.SeedSequence([seed, number]).generate_state(8, np.uint32)
-    return KeyedRandomness(words.tobytes())
+    return Randomness(words.tobytes())
 
 
 def _value(claim: Claim) -> Value:

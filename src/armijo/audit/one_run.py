@@ -191,7 +191,7 @@ class OneRun:
     def play(self, *, canaries: int, confidence: float, seed: int | None) -> Outcome:
         """Draw the canaries, train, guess and bound."""
         _validate.at_least(FEWEST_CANARIES, canaries=canaries)
-        bits = randomness_of(seed, 0).of_charge(0).stream("sampling")
+        bits = randomness_of(seed, 0).for_charge(0).stream("sampling")
         present = np.zeros(canaries, dtype=bool)
         present[poisson_sample(canaries, 0.5, bits)] = True
         half = round(0.5 * GUESSED * canaries)

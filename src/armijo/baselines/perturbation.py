@@ -94,7 +94,6 @@ from armijo.baselines.empirical_risk import EmpiricalRisk, certified
 from armijo.data.private import PrivateBatch
 from armijo.data.query import Matrix, Rows
 from armijo.methods.base import OneShot, Problem, StepRecord, calibrated, solved
-from armijo.noise import Randomness
 from armijo.noise.vectors import (
     gaussian_vector,
     radial_vector,
@@ -103,6 +102,7 @@ from armijo.noise.vectors import (
 )
 from armijo.objectives.linear import LinearObjective
 from armijo.objectives.losses import known_labels
+from armijo.randomness import Randomness
 
 LONGEST_STEP = 1.98
 """Step size times smoothness: almost the longest step that still contracts."""

@@ -25,7 +25,7 @@ from armijo.baselines.selection import OnlySelection
 from armijo.data.private import PrivateBatch
 from armijo.data.query import BoundedQuery, Matrix, Rows, row_norms
 from armijo.methods.base import OneShot, Problem, StepRecord
-from armijo.noise import Randomness
+from armijo.randomness import Randomness
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,15 +39,10 @@ from armijo.methods.base import (
     with_solved_noise,
 )
 from armijo.methods.sgd import DPSGD
-from armijo.noise import (
-    MAX_SCALE,
-    BitSource,
-    Randomness,
-    exponential_choice,
-    poisson_sample,
-)
+from armijo.noise import MAX_SCALE, exponential_choice, poisson_sample
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import as_linear
+from armijo.randomness import BitSource, Randomness
 
 Result = TypeVar("Result")
 

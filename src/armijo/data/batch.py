@@ -43,7 +43,6 @@ from armijo.data.query import (
 )
 from armijo.errors import UnchargedAccess
 from armijo.noise import (
-    Randomness,
     each_gaussian,
     exponential_choice,
     rounded_gaussian,
@@ -51,6 +50,7 @@ from armijo.noise import (
 )
 from armijo.noise.gaussian import UseNoise
 from armijo.noise.vectors import with_gaussian
+from armijo.randomness import Randomness
 
 Released = TypeVar("Released")
 _NOISE_BLOCK = 32

@@ -22,11 +22,8 @@ from armijo.data.process_group import ProcessGroup, SingleProcess
 from armijo.data.query import Matrix, Rows
 from armijo.data.sources import ArrayRows, DatasetRows, Index, RowSource, TensorRows
 from armijo.errors import BudgetExceeded
-from armijo.noise import (
-    MAX_SCALE,
-    Randomness,
-    poisson_sample,
-)
+from armijo.noise import MAX_SCALE, poisson_sample
+from armijo.randomness import Randomness
 
 __all__ = ["BatchPlan", "PrivateBatch", "PrivateDataset", "leaky_answer"]
 
@@ -99,7 +96,7 @@ class PrivateDataset:
             _refuse_apart(plan)
         self._refuse_changed_length()
         number = self._charge(plan, label)
-        randomness = self._randomness.of_charge(number)
+        randomness = self._randomness.for_charge(number)
         rows = self._sample(plan.sampling_prob, randomness)
         # Exchanging a row takes one contribution out and puts another in.
         moves = 2 if self._relation is Neighboring.REPLACE_ONE else 1

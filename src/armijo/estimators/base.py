@@ -25,9 +25,9 @@ from armijo.estimators.parameters import MethodParameters
 from armijo.estimators.plotting import plot_history
 from armijo.estimators.run import RunResult, RunSettings, check, train
 from armijo.methods.base import StepRecord
-from armijo.noise import as_seed
 from armijo.objectives.linear import SOFTMAX, LinearObjective
 from armijo.objectives.losses import Loss
+from armijo.randomness import as_seed
 from armijo.registry import make_method
 
 

@@ -29,9 +29,9 @@ from armijo.methods.base import (
     minimize,
 )
 from armijo.methods.line_search import LineSearch
-from armijo.noise import Randomness
 from armijo.objectives.elementwise import elementwise_self_test
 from armijo.objectives.linear import LinearObjective
+from armijo.randomness import Randomness
 from armijo.training.accounts import Accounting, accountant_for
 from armijo.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from armijo.training.divergence import refuse_diverged
@@ -225,7 +225,7 @@ class _Progress:
         self._settings = settings
         self.randomness = _randomness(settings.seed)
         self._past: Checkpoint | None = None
-        self._last = Checkpoint(start, [], self.randomness.state_dict())
+        self._last = Checkpoint(start, [])
         self._keyed = ReplayableRun(settings.checkpoint, source, _public(settings))
         self._saved = time.monotonic()
 
@@ -244,23 +244,20 @@ class _Progress:
         path = self._settings.checkpoint
         if path is None:
             raise ValueError("Expected a checkpoint to resume from, got None.")
-        found = load_checkpoint(
-            path, run=self._settings.fingerprint or {}, like=self.state
-        )
+        found = load_checkpoint(path, run=_named(self._settings), like=self.state)
         ledger = self._settings.ledger_path
         if ledger is not None and not ledger.exists():
             raise LedgerError(
                 f"Asked to resume, but the ledger {ledger} is not there; without it "
                 "what was spent is not known. Bring it back; nothing was spent now."
             )
-        self.randomness.load_state_dict(found.randomness)
         self._past = self._last = found
 
     def open_ledger(self, header: Mapping[str, object]) -> MemoryLedger:
         """Open the ledger, and make it ready for the charges after the checkpoint."""
         ledger = self._keyed.open_ledger(
             self._settings.ledger_path,
-            {**header, **_marks(self._settings)},
+            {**header, "run_settings": _named(self._settings)},
             self._past,
         )
         self._last = self._last._replace(charges=ledger.next_index)
@@ -277,12 +274,9 @@ class _Progress:
         """Take a finished step, before anybody else sees it."""
         self._keyed.commit(state, record)
         refuse_diverged(state, record)  # which is seen, hence after it was settled
-        streams = self._last.randomness
-        if self.randomness.deterministic:
-            streams = self.randomness.state_dict()
         # One assignment, so that an interrupt finds all of a step or nothing of it.
         records = [*self.records, record]
-        self._last = Checkpoint(state, records, streams, record.batch + 1)
+        self._last = Checkpoint(state, records, record.batch + 1)
         if time.monotonic() - self._saved > _SAVE_EVERY:
             self.save()
 
@@ -293,7 +287,7 @@ class _Progress:
             return
         save_checkpoint(
             self._settings.checkpoint,
-            run=self._settings.fingerprint or {},
+            run=_named(self._settings),
             checkpoint=self._keyed.signed(self._last),
         )
 
@@ -335,5 +329,6 @@ def _accountant(settings: RunSettings, method: Method[Any], start: State) -> Acc
     )
 
 
-def _marks(settings: RunSettings) -> dict[str, object]:
-    return {"run_settings": dict(settings.fingerprint or {})}
+def _named(settings: RunSettings) -> dict[str, Any]:
+    """Return what a checkpoint must share with the run."""
+    return {**(settings.fingerprint or {}), "seed": settings.seed}

@@ -16,9 +16,9 @@ from armijo.data.query import Matrix
 from armijo.estimators.labels import for_loss, positions
 from armijo.estimators.run import RunSettings, train
 from armijo.methods.base import Method, StepRecord
-from armijo.noise import Seed, as_seed
 from armijo.objectives.linear import SOFTMAX, LinearObjective
 from armijo.objectives.losses import Loss
+from armijo.randomness import Seed, as_seed
 from armijo.registry import make_method
 from armijo.training.accounts import Accounting
 

@@ -19,7 +19,7 @@ from armijo.accounting.budget import Budget
 from armijo.accounting.ledger import Charge, MemoryLedger
 from armijo.data.process_group import ProcessGroup, SingleProcess
 from armijo.methods.base import S
-from armijo.noise import Randomness
+from armijo.randomness import Randomness
 from armijo.training.checkpoint import Checkpoint, from_bytes, load_checkpoint
 
 
@@ -56,7 +56,7 @@ def rank_rng(group: ProcessGroup, seed: int | None) -> Randomness:
     """
     if seed is None:
         return Randomness()
-    return Randomness(seed=seed + 1_000_003 * group.rank, insecure_deterministic=True)
+    return Randomness(seed=seed, rank=group.rank, insecure_deterministic=True)
 
 
 def share_ledger(group: ProcessGroup, accountant: Accountant) -> None:
@@ -85,22 +85,13 @@ def _copied(sent: bytes) -> MemoryLedger:
 
 
 def load_on_all_ranks(
-    group: ProcessGroup, path: Path, *, run: Mapping[str, Any], like: S, seeded: bool
+    group: ProcessGroup, path: Path, *, run: Mapping[str, Any], like: S
 ) -> Checkpoint:
-    """Resume everybody from the lead's checkpoint.
-
-    Only a seeded run needs a file from each of them, for its streams; those must be of
-    the same step.
-    """
+    """Resume everybody from the lead's checkpoint."""
     if isinstance(group, SingleProcess):
         return load_checkpoint(path, run=run, like=like)
-    needed = group.is_main or seeded
     own = group.all_or_none(
-        lambda: load_checkpoint(path, run=run, like=like) if needed else None
+        lambda: load_checkpoint(path, run=run, like=like) if group.is_main else None
     )
     sent = group.bytes_from_lead(path.read_bytes)
-    found = from_bytes(sent, path=path, run=run, like=like)
-    if own is None or not seeded:
-        return found
-    group.assert_same("number of steps in the checkpoint", str(len(own.records)))
-    return found._replace(randomness=own.randomness)
+    return own or from_bytes(sent, path=path, run=run, like=like)

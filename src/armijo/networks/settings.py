@@ -80,6 +80,7 @@ class TrainSettings:
             "n_rows": self.n_rows,
             "options": {key: str(value) for key, value in self.options.items()},
             "l2": self.l2,
+            "seed": self.seed,
             "model": layout(module),
         }
 

@@ -17,7 +17,7 @@ from armijo.accounting.statement import PrivacyStatement
 from armijo.data.private import PrivateDataset
 from armijo.data.process_group import ProcessGroup, SingleProcess, TorchProcessGroup
 from armijo.data.sources import ExampleSource
-from armijo.errors import ArmijoError, BudgetExceeded, Diverged, LedgerError
+from armijo.errors import BudgetExceeded, Diverged, LedgerError
 from armijo.methods.base import Method, StepRecord, minimize
 from armijo.networks.at_exit import closed_at_exit, may_compute
 from armijo.networks.distributed import (
@@ -43,9 +43,9 @@ from armijo.networks.settings import (
     default_steps,
 )
 from armijo.networks.shards import refuse_shards
-from armijo.noise import Seed, as_seed
 from armijo.objectives.ghost.checks import Loss
 from armijo.objectives.module import ModuleObjective
+from armijo.randomness import Seed, as_seed
 from armijo.registry import network_method, sizes_of
 from armijo.training.accounts import accountant_for
 from armijo.training.checkpoint import Checkpoint, save_checkpoint
@@ -160,7 +160,7 @@ class Trainer:
         self._process = os.getpid()
         self._objective, self._settings, self._group = objective, settings, group
         self._evaluate, self._every = evaluate, evaluate_every
-        self._interrupted = self._abandoned = False
+        self._abandoned = False
         self._open(source, budget, resume=resume)
 
     def _open(self, source: ExampleSource, budget: Budget, *, resume: bool) -> None:
@@ -178,10 +178,9 @@ class Trainer:
         self._randomness = rank_rng(group, settings.seed)
         start = self.method.init(objective.start())
         past = self._past(start) if resume else None
-        last = past or Checkpoint(start, [], {})
+        last = past or Checkpoint(start, [])
         self._state, self.records = last.state, last.records
         self.evaluations = list(last.evaluations)
-        self._streams = self._randomness.state_dict()
         self._keyed = self._keyed_run(source)
         self.accountant = self._accountant(budget, start, past)
         self._charges = self.accountant.n_charges
@@ -209,11 +208,10 @@ class Trainer:
         alone = (
             isinstance(self._group, SingleProcess) and objective.device.type == "cpu"
         )
-        described = (self._run_id, own.seed)
         return ReplayableRun(
             own.checkpoint if alone else None,
             source,
-            (described, code_of(objective.module, objective.loss)),
+            (self._run_id, code_of(objective.module, objective.loss)),
         )
 
     def _accountant(
@@ -269,9 +267,6 @@ class Trainer:
                 ledger.finish({})
                 self._abandon()
                 raise
-            except ArmijoError:
-                self._interrupted = True
-                raise
             finally:
                 if may_compute(self._process):
                     self._objective.load(self._state.w)
@@ -307,10 +302,9 @@ class Trainer:
         self._keyed.commit(state, record)
         if not math.isfinite(state.w.sum()):  # cheap; finite ones may overflow
             refuse_diverged(state, record)
-        streams = self._randomness.state_dict()
         self.records.append(record)
         # Together, so that an interrupt finds all of a step or nothing of it.
-        self._state, self._streams, self._charges = state, streams, record.batch + 1
+        self._state, self._charges = state, record.batch + 1
         self._objective.load(state.w)
         done, module = len(self.records), self._objective.module
         if self._evaluate is not None and done % self._every == 0:
@@ -320,17 +314,13 @@ class Trainer:
             self._save()
 
     def _save(self) -> None:
-        """Write the checkpoint, if there is a place for it: one for each process."""
-        path, seeded = self._checkpoint_path(), self._settings.seed is not None
-        if path is None or self._abandoned:
-            return
-        # The streams of several processes go on from the same step or not at all.
-        if self._interrupted and seeded and not isinstance(self._group, SingleProcess):
+        """Write the checkpoint, if there is a place for it: that of the lead."""
+        path = self._settings.checkpoint
+        if path is None or self._abandoned or not self._group.is_main:
             return
         position = Checkpoint(
             state=self._state,
             records=[one for one in self.records if one.batch < self._charges],
-            randomness=self._streams,
             charges=self._charges,
             evaluations=self.evaluations,
         )
@@ -339,45 +329,27 @@ class Trainer:
     def _abandon(self) -> None:
         """End a run that left nothing to go on from."""
         self._keyed.end()  # first: what a crash leaves then cannot undo noise
-        path, self._abandoned = self._checkpoint_path(), True
-        if path is not None:
-            path.unlink(missing_ok=True)
+        path, self._abandoned = self._settings.checkpoint, True
+        if path is not None and self._group.is_main:
+            Path(path).unlink(missing_ok=True)
 
     def _past(self, start: Any) -> Checkpoint:
         """Read the checkpoint to go on from."""
-        path = self._checkpoint_path()
+        path = self._settings.checkpoint
         if path is None:
             raise ValueError("Expected a checkpoint to resume from, got None.")
-        past = load_on_all_ranks(
-            self._group,
-            path,
-            run=self._run_id,
-            like=start,
-            seeded=self._settings.seed is not None,
-        )
-        self._group.all_or_none(lambda: self._take_up(past, path))
+        past = load_on_all_ranks(self._group, Path(path), run=self._run_id, like=start)
+        self._group.all_or_none(self._refuse_missing_ledger)
         return past
 
-    def _take_up(self, past: Checkpoint, path: Path) -> None:
-        """Refuse to resume without the ledger; go on in the streams of the past."""
+    def _refuse_missing_ledger(self) -> None:
+        """Refuse to resume without the ledger."""
         ledger = self._settings.ledger_path
         if self._group.is_main and ledger is not None and not ledger.exists():
             raise LedgerError(
                 f"Asked to resume, but the ledger {ledger} is not there; without it "
                 "what was spent is not known. Bring it back; nothing was spent now."
             )
-        try:
-            self._randomness.load_state_dict(past.randomness)
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
-            raise ArmijoError(
-                f"The streams of the checkpoint {path} do not fit this run ({error}); "
-                "nothing was spent. Resume with the seed of the run."
-            ) from error
-
-    def _checkpoint_path(self) -> Path | None:
-        """Return the file of this process; streams of bits differ between them."""
-        path, rank = self._settings.checkpoint, self._group.rank
-        return None if path is None else Path(f"{path}.{rank}" if rank else path)
 
     def _refuse_used_up(self) -> None:
         """Refuse to begin with a ledger that leaves nothing for a step."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place with randomness: bits, exact integer noise, Poisson coins.
+"""Exact integer noise and Poisson sampling, from bits of :mod:`armijo.randomness`.
 
 Noise is added to integers only, so nothing is lost to floating point (Mironov
 2012). The families are the continuous Laplace and Gaussian laws *rounded to the
@@ -18,8 +18,6 @@ they are needed (Karney 2016). The running time depends on the draws and is not
 protected against an observer of time.
 
 =====================  ==============================================================
-:mod:`~.bits`          sources of bits, and one stream for each purpose
-:mod:`~.keyed`         streams of a secret run key, one for each charge
 :mod:`~.lazy`          the event ``U < exp(-x)``, decided exactly
 :mod:`~.strips`        rounded Gaussian noise, exact
 :mod:`~.gaussian`      the same in blocks, on several threads
@@ -27,17 +25,7 @@ protected against an observer of time.
 =====================  ==============================================================
 """
 
-from armijo.noise.bits import (
-    PURPOSES,
-    BitSource,
-    Randomness,
-    Seed,
-    SeededBits,
-    SystemBits,
-    as_seed,
-)
 from armijo.noise.gaussian import each_gaussian, rounded_gaussian
-from armijo.noise.keyed import KeyedRandomness
 from armijo.noise.rejection import (
     MAX_SCALE,
     exponential_choice,
@@ -47,14 +35,6 @@ from armijo.noise.rejection import (
 
 __all__ = [
     "MAX_SCALE",
-    "PURPOSES",
-    "BitSource",
-    "KeyedRandomness",
-    "Randomness",
-    "Seed",
-    "SeededBits",
-    "SystemBits",
-    "as_seed",
     "each_gaussian",
     "exponential_choice",
     "poisson_sample",

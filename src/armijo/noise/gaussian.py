@@ -12,11 +12,10 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from armijo.noise.bits import BitSource
-from armijo.noise.keyed import KEY_BYTES, KeyedBits
 from armijo.noise.lazy import GUARD
 from armijo.noise.rejection import checked_scale
 from armijo.noise.strips import Scratch, drawn, strips_for
+from armijo.randomness import KEY_BYTES, BitSource, KeyedBits
 
 BLOCK = 1 << 17
 """Numbers in a block; a call for no more of them draws from the given bits itself."""
@@ -54,8 +53,8 @@ def rounded_gaussian(
 
     Examples
     --------
-    >>> from armijo.noise import SeededBits
-    >>> rounded_gaussian(0, 3, SeededBits(0))
+    >>> from armijo.randomness import SystemBits
+    >>> rounded_gaussian(0, 3, SystemBits())
     array([0, 0, 0])
     """
     scale = checked_scale(scale, size)

@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from armijo.noise.bits import BitSource
+from armijo.randomness import BitSource
 
 WORD = 64
 

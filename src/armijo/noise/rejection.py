@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from armijo import _validate
-from armijo.noise.bits import BitSource
 from armijo.noise.lazy import (
     GUARD,
     LARGEST_EXPONENT,
@@ -18,6 +17,7 @@ from armijo.noise.lazy import (
     rational,
     uniform_below,
 )
+from armijo.randomness import BitSource
 
 MAX_SCALE = 2**50
 """The largest scale: up to here the first bits of a place decide the integer."""
@@ -54,8 +54,8 @@ def rounded_laplace(
 
     Examples
     --------
-    >>> from armijo.noise import SeededBits
-    >>> rounded_laplace(1000, 3, SeededBits(0)).dtype
+    >>> from armijo.randomness import SystemBits
+    >>> rounded_laplace(1000, 3, SystemBits()).dtype
     dtype('int64')
     """
     scale = checked_scale(scale, size)
@@ -126,8 +126,8 @@ def exponential_choice(
 
     Examples
     --------
-    >>> from armijo.noise import SeededBits
-    >>> exponential_choice([10**400, 0, 10**400], 1, SeededBits(0))
+    >>> from armijo.randomness import SystemBits
+    >>> exponential_choice([10**400, 0, 10**400], 1, SystemBits())
     1
     """
     gaps = _checked_gaps(gaps)
@@ -189,8 +189,8 @@ def poisson_sample(n: int, sampling_prob: float, bits: BitSource) -> NDArray[np.
 
     Examples
     --------
-    >>> from armijo.noise import SeededBits
-    >>> poisson_sample(4, 1.0, SeededBits(0))
+    >>> from armijo.randomness import SystemBits
+    >>> poisson_sample(4, 1.0, SystemBits())
     array([0, 1, 2, 3])
     """
     _validate.at_least(0, n=n)

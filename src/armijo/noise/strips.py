@@ -40,7 +40,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from armijo.noise.bits import BitSource
 from armijo.noise.lazy import (
     GUARD,
     WORD,
@@ -49,6 +48,7 @@ from armijo.noise.lazy import (
     LazyUniform,
     coins_below_exp,
 )
+from armijo.randomness import BitSource
 
 _SLOT_BITS = 13
 _SLOTS = 1 << _SLOT_BITS  # on each side

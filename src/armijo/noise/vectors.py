@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from armijo import _validate
-from armijo.noise.bits import BitSource
 from armijo.noise.gaussian import rounded_gaussian
 from armijo.noise.rejection import rounded_laplace
+from armijo.randomness import BitSource
 
 FINE = 1 << 40
 """Lattice steps in one scale: finer than anything that floats tell apart."""
@@ -25,8 +25,8 @@ FloatVector = NDArray[np.float64]
 def gaussian_vector(noise_scale: float, size: int, bits: BitSource) -> FloatVector:
     """Draw ``N(0, noise_scale^2 I)`` from exact integers of scale 2**40.
 
-    >>> from armijo.noise import SeededBits
-    >>> gaussian_vector(2.0, 3, SeededBits(0)).size
+    >>> from armijo.randomness import SystemBits
+    >>> gaussian_vector(2.0, 3, SystemBits()).size
     3
     """
     _validate.non_negative(noise_scale=noise_scale)
@@ -40,8 +40,8 @@ def radial_vector(scale: float, size: int, bits: BitSource) -> FloatVector:
     Its norm has the Gamma law of shape ``size``, the sum of so many exponentials, and
     its direction is uniform (Chaudhuri, Monteleoni and Sarwate 2011, Algorithm 2).
 
-    >>> from armijo.noise import SeededBits
-    >>> radial_vector(2.0, 3, SeededBits(0)).size
+    >>> from armijo.randomness import SystemBits
+    >>> radial_vector(2.0, 3, SystemBits()).size
     3
     """
     _validate.non_negative(scale=scale)
@@ -56,8 +56,8 @@ def random_order(n: int, bits: BitSource) -> NDArray[np.int64]:
 
     Words that stand twice would favor the earlier row; all are then drawn again.
 
-    >>> from armijo.noise import SeededBits
-    >>> sorted(random_order(4, SeededBits(0)).tolist())
+    >>> from armijo.randomness import SystemBits
+    >>> sorted(random_order(4, SystemBits()).tolist())
     [0, 1, 2, 3]
     """
     _validate.at_least(0, n=n)

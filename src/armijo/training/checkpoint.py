@@ -44,8 +44,6 @@ class Checkpoint(NamedTuple):
         The method's.
     records : list of StepRecord
         One for each step.
-    randomness : mapping
-        Streams of a seeded run.
     charges : int
         The index of the charge that the next step is to make.
     tag : str
@@ -58,7 +56,6 @@ class Checkpoint(NamedTuple):
 
     state: Any
     records: list[StepRecord]
-    randomness: Mapping[str, Any]
     charges: int = 0
     tag: str = ""
     ledger: str | None = None
@@ -142,7 +139,6 @@ def from_bytes(
         checkpoint = Checkpoint(
             state,
             [_record(values) for values in document["records"]],
-            dict(document["randomness"]),
             document["charges"],
             document["tag"],
             document["ledger"],

@@ -27,7 +27,7 @@ from armijo.data.identity import update_digest, update_with_machine
 from armijo.data.sources import RowSource
 from armijo.errors import LedgerError
 from armijo.methods.base import State, StepRecord
-from armijo.noise import Randomness
+from armijo.randomness import Randomness
 from armijo.training.checkpoint import Checkpoint
 
 

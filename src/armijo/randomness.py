@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where bits come from: the operating system, or a key with a stream for each charge.
+
+A run key has one stream for each charge and purpose: the AES-256 counter stream under a
+key that keyed BLAKE2b derives from (run key, charge, purpose).  Streams hold no state
+between charges, so there is nothing to save: a step that a crash cut off is redone on
+the same batch with the same noise.  Whoever lacks the key cannot tell the streams from
+the system's bits; whoever has it can repeat them and subtract the noise.  A seed is a
+run key that anybody can derive, so a seeded run has no guarantee.
+"""
+
+import hashlib
+import os
+from typing import Protocol
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import (
+    Cipher,
+    CipherContext,
+    algorithms,
+    modes,
+)
+from numpy.typing import NDArray
+
+from armijo import _validate
+from armijo.errors import UnchargedAccess
+
+Seed = int | np.random.Generator | np.random.RandomState | None
+"""What a run may be seeded by; None is the operating system's generator."""
+
+PURPOSES = ("sampling", "gradient", "search", "initial", "perturbation")
+
+KEY_BYTES = 32
+
+_EXPAND_FROM = 4096  # bytes: below that the system's generator is as fast
+# Kept, since new zeros of that size cost several times what their encryption does.
+_ZEROS = memoryview(bytes(1 << 19))
+
+
+class BitSource(Protocol):
+    """Independent fair bits, in words."""
+
+    def uint64(self, n: int) -> NDArray[np.uint64]:
+        """Return ``n`` words of 64 bits."""
+        ...
+
+    def uint16(self, n: int) -> NDArray[np.uint16]:
+        """Return ``n`` words of 16 bits."""
+        ...
+
+    def fill(self, words: NDArray[np.uint64]) -> None:
+        """Write words of 64 bits into an array."""
+        ...
+
+
+class KeyedBits:
+    """The AES-256 counter stream of a key that is used for nothing else.
+
+    >>> first, second = KeyedBits(bytes(32)), KeyedBits(bytes(32))
+    >>> bool((first.uint64(4) == second.uint64(4)).all())
+    True
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._stream = _counter_stream(key)
+
+    def uint64(self, n: int) -> NDArray[np.uint64]:
+        """Return the next ``n`` words of 64 bits."""
+        return np.frombuffer(_next_bytes(self._stream, 8 * n), dtype=np.uint64)
+
+    def uint16(self, n: int) -> NDArray[np.uint16]:
+        """Return the next ``n`` words of 16 bits."""
+        return np.frombuffer(_next_bytes(self._stream, 2 * n), dtype=np.uint16)
+
+    def fill(self, words: NDArray[np.uint64]) -> None:
+        """Write the next words of 64 bits into an array, without new memory."""
+        place = words.data.cast("B")
+        for start in range(0, len(place), len(_ZEROS)):
+            part = place[start : start + len(_ZEROS)]
+            self._stream.update_into(_ZEROS[: len(part)], part)
+
+
+class SystemBits:
+    """Bits of the operating system's cryptographic generator.
+
+    Many bits at once are the counter stream of a key that the system draws for this one
+    call.  Nothing is buffered, so forked processes never share a word.
+    """
+
+    def uint64(self, n: int) -> NDArray[np.uint64]:
+        """Return ``n`` words of 64 bits."""
+        return np.frombuffer(_system_bytes(8 * n), dtype=np.uint64)
+
+    def uint16(self, n: int) -> NDArray[np.uint16]:
+        """Return ``n`` words of 16 bits."""
+        return np.frombuffer(_system_bytes(2 * n), dtype=np.uint16)
+
+    def fill(self, words: NDArray[np.uint64]) -> None:
+        """Write words of 64 bits into an array."""
+        KeyedBits(fresh_key()).fill(words)
+
+
+class Randomness:
+    """The streams of a run, one for each charge and purpose.
+
+    Parameters
+    ----------
+    key
+        The secret of a run that can be redone, 32 bytes.  None draws every bit from the
+        operating system.
+    seed
+        A non-negative integer, from which the key is derived.
+    rank
+        The process that draws: ranks with the same seed have keys of their own.
+    insecure_deterministic
+        Must be True with a seed and only then: whoever knows the seed can subtract
+        the noise, so a run with it carries no privacy guarantee.
+
+    Examples
+    --------
+    >>> Randomness().deterministic
+    False
+    >>> run = Randomness(seed=1, insecure_deterministic=True)
+    >>> words = [run.for_charge(k).stream("gradient").uint64(1)[0] for k in (0, 1, 0)]
+    >>> bool(words[0] == words[2]), bool(words[0] == words[1])
+    (True, False)
+    """
+
+    def __init__(
+        self,
+        key: bytes | None = None,
+        *,
+        seed: int | None = None,
+        rank: int = 0,
+        insecure_deterministic: bool = False,
+    ) -> None:
+        self.deterministic = _is_seeded(seed, insecure_deterministic)
+        """Whether a seed fixes every draw (then no guarantee holds)."""
+        if key is not None and (self.deterministic or len(key) != KEY_BYTES):
+            raise ValueError(
+                f"Expected a key of {KEY_BYTES} bytes and no seed, got {len(key)} bytes"
+                f" and seed={seed!r}; give one of the two."
+            )
+        self._key = _key_of_seed(seed, rank) if seed is not None else key
+        self._charge: int | None = None
+        self._streams: dict[str, KeyedBits] = {}
+
+    def for_charge(self, index: int) -> "Randomness":
+        """Return the streams of a charge from their beginning.
+
+        Gates inside a charge go on in its streams: what they charge is numbered from
+        zero again and must not begin a stream anew.
+        """
+        if self._key is None or self._charge is not None:
+            return self
+        streams = Randomness(self._key)
+        streams.deterministic, streams._charge = self.deterministic, index
+        return streams
+
+    def stream(self, purpose: str) -> BitSource:
+        """Return the stream of one purpose, the same object each time."""
+        _validate.choice(PURPOSES, purpose=purpose)
+        if self._key is None:
+            return _SYSTEM
+        if self._charge is None:
+            raise UnchargedAccess(
+                f"Asked for bits for {purpose!r} outside a charge; the streams of a "
+                "run key belong to its charges. Use for_charge(index)."
+            )
+        if purpose not in self._streams:
+            derived = hashlib.blake2b(
+                f"{self._charge} {purpose}".encode(),
+                key=self._key,
+                digest_size=KEY_BYTES,
+                person=b"armijo stream",
+            )
+            self._streams[purpose] = KeyedBits(derived.digest())
+        return self._streams[purpose]
+
+
+_SYSTEM = SystemBits()
+
+
+def _system_bytes(n: int) -> bytes:
+    if n < _EXPAND_FROM:
+        return os.urandom(n)
+    return _next_bytes(_counter_stream(fresh_key()), n)
+
+
+def _counter_stream(key: bytes) -> CipherContext:
+    return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+
+
+def _next_bytes(stream: CipherContext, n: int) -> bytes:
+    """Return the next bytes of a stream: what it makes of zeros."""
+    return stream.update(_ZEROS[:n] if n <= len(_ZEROS) else bytes(n))
+
+
+def fresh_key() -> bytes:
+    """Return a key that nobody can predict."""
+    return os.urandom(KEY_BYTES)
+
+
+def _key_of_seed(seed: int, rank: int) -> bytes:
+    words = f"{int(seed)} {int(rank)}".encode()
+    derived = hashlib.blake2b(words, digest_size=KEY_BYTES, person=b"armijo seed")
+    return derived.digest()
+
+
+def as_seed(value: object, *, name: str = "seed") -> int | None:
+    """Return the seed of a run, or None for the operating system's generator.
+
+    ``random_state`` of the estimators and ``seed`` of the functions mean the same: an
+    integer is the seed itself, and NumPy's generators draw one.  Whoever knows a seed
+    can subtract the noise, so a seeded run has no guarantee.
+
+    >>> as_seed(7), as_seed(None)
+    (7, None)
+    """
+    if value is None:
+        return None
+    if isinstance(value, np.random.RandomState):
+        return int(value.randint(2**31 - 1))
+    if isinstance(value, np.random.Generator):
+        return int(value.integers(2**31 - 1))
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or int(value) < 0:  # type: ignore[call-overload]
+        raise ValueError(
+            f"Expected {name} to be None, an integer >= 0 or a NumPy generator, got "
+            f"{value!r}; leave it out for a run with a guarantee. Nothing was spent."
+        )
+    return int(value)  # type: ignore[call-overload]
+
+
+def _is_seeded(seed: int | None, insecure_deterministic: bool) -> bool:
+    """Say whether there is a seed; it must be asked for by both arguments."""
+    if seed is None:
+        if insecure_deterministic:
+            raise ValueError(
+                "Expected a seed with insecure_deterministic=True, got None; give "
+                "seed=..., or leave both out for the system's generator."
+            )
+        return False
+    _validate.at_least(0, seed=seed)
+    if insecure_deterministic is not True:
+        raise ValueError(
+            f"Expected insecure_deterministic=True with a seed, got seed={seed!r} "
+            "alone; noise that a seed repeats can be subtracted again and protects "
+            "nobody. Leave the seed out, or say insecure_deterministic=True."
+        )
+    return True
