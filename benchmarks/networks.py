@@ -26,8 +26,8 @@ from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
 from armijo import networks
+from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.budget import Budget
-from armijo.accounting.filter import PrivacyFilter
 from armijo.accounting.mechanisms import Gaussian
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.sources import TensorRows

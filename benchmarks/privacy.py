@@ -14,11 +14,10 @@ import torch
 from dp_accounting.pld import PLDAccountant
 
 from armijo.accounting.above_threshold import AboveThreshold
+from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import noise_multiplier_for
-from armijo.accounting.filter import PrivacyFilter
-from armijo.accounting.mechanisms import Gaussian, knots
-from armijo.accounting.subsampling import log_binomial_weights
+from armijo.accounting.mechanisms import Gaussian, knots, log_binomial_weights
 from armijo.data.private import BatchPlan
 from armijo.noise import each_gaussian
 from armijo.randomness import SystemBits

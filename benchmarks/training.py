@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.budget import Budget
-from armijo.accounting.filter import PrivacyFilter
 from armijo.data.private import PrivateDataset
 from armijo.methods import BLSGD
 from armijo.methods.armijo_search import ArmijoSearch

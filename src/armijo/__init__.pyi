@@ -6,12 +6,12 @@ from . import errors as errors
 from . import estimators as estimators
 from . import methods as methods
 from . import networks as networks
+from .accounting.accountants import PlannedAccountant as PlannedAccountant
+from .accounting.accountants import PrivacyFilter as PrivacyFilter
+from .accounting.accountants import PrivacyStatement as PrivacyStatement
 from .accounting.budget import Budget as Budget
 from .accounting.budget import Guarantee as Guarantee
 from .accounting.budget import Neighboring as Neighboring
-from .accounting.filter import PrivacyFilter as PrivacyFilter
-from .accounting.planned import PlannedAccountant as PlannedAccountant
-from .accounting.statement import PrivacyStatement as PrivacyStatement
 from .errors import ArmijoError as ArmijoError
 from .errors import BudgetExceeded as BudgetExceeded
 from .errors import PrivacyLeakWarning as PrivacyLeakWarning

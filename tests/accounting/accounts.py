@@ -10,11 +10,16 @@ import pytest
 from numpy.typing import NDArray
 
 from armijo.accounting.above_threshold import AboveThreshold
-from armijo.accounting.accountant import Accountant
+from armijo.accounting.accountants import Accountant
 from armijo.accounting.budget import Budget
 from armijo.accounting.ledger import Ledger
-from armijo.accounting.mechanisms import Composed, Gaussian, Mechanism, laplace_rdp
-from armijo.accounting.subsampling import Subsampled
+from armijo.accounting.mechanisms import (
+    Composed,
+    Gaussian,
+    Mechanism,
+    Subsampled,
+    laplace_rdp,
+)
 from armijo.errors import BudgetExceeded
 
 FloatArray = NDArray[np.float64]

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.budget import Budget
-from armijo.accounting.filter import PrivacyFilter
 from armijo.accounting.mechanisms import (
     Composed,
     Gaussian,

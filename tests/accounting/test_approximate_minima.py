@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from armijo.accounting.accountants import PlannedAccountant
 from armijo.accounting.budget import Budget
+from armijo.accounting.calibration import planned_epsilon, reachable
 from armijo.accounting.conversion import gaussian_noise
 from armijo.accounting.mechanisms import Gaussian, PureDP
 from armijo.accounting.objective_perturbation import (
@@ -15,7 +17,6 @@ from armijo.accounting.objective_perturbation import (
     calibrate_objective,
 )
 from armijo.accounting.output_perturbation import WithOutputNoise, with_output_share
-from armijo.accounting.planned import PlannedAccountant, planned_epsilon, reachable
 
 BUDGETS = st.builds(
     Budget,

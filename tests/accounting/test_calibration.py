@@ -10,6 +10,7 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 
 from armijo.accounting.above_threshold import AboveThreshold
+from armijo.accounting.accountants import PlannedAccountant, PrivacyFilter
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import (
     StepBudget,
@@ -20,10 +21,12 @@ from armijo.accounting.calibration import (
     step_mechanism,
 )
 from armijo.accounting.conversion import best_order, rdp_limit, rdp_to_epsilon
-from armijo.accounting.filter import PrivacyFilter
-from armijo.accounting.mechanisms import Composed, ExponentialMechanism, Gaussian
-from armijo.accounting.planned import PlannedAccountant
-from armijo.accounting.subsampling import Subsampled
+from armijo.accounting.mechanisms import (
+    Composed,
+    ExponentialMechanism,
+    Gaussian,
+    Subsampled,
+)
 from tests.accounting.accounts import drain
 from tests.accounting.contract import NOT_POSITIVE, refused
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.budget import Budget
 from armijo.accounting.conversion import rdp_limit
-from armijo.accounting.filter import PrivacyFilter
 from armijo.accounting.mechanisms import Gaussian, Mechanism
 from armijo.accounting.paper import proposition1_limit
 from tests.accounting.exact_divergence import FloatArray

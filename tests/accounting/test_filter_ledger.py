@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.budget import Neighboring
-from armijo.accounting.filter import PrivacyFilter
 from armijo.accounting.ledger import Charge, Ledger, MemoryLedger, read_ledger
-from armijo.accounting.mechanisms import Gaussian, PureDP, describe
-from armijo.accounting.subsampling import Subsampled
+from armijo.accounting.mechanisms import Gaussian, PureDP, Subsampled, describe
 from armijo.errors import BudgetExceeded, LedgerError, UnchargedAccess
 from tests.accounting.accounts import BUDGET, STEP, Fixed, drain, on_file, snapshot
 
@@ -37,7 +36,7 @@ def test_reopened_ledger_equals_an_uninterrupted_run(tmp_path, interrupted):
             watch.ledger.close()
             watch = opened(tmp_path / "run.ledger")
     assert snapshot(watch) == snapshot(straight)
-    assert watch.state_dict() == straight.state_dict()
+    assert watch.header() == straight.header()
     assert watch.epsilon_spent() == straight.epsilon_spent()
     assert drain(watch, STEP) == drain(straight, STEP)
     assert watch.spent.tolist() == straight.spent.tolist()

@@ -14,11 +14,13 @@ from armijo.accounting.mechanisms import (
     Composed,
     ExponentialMechanism,
     Gaussian,
+    NonPrivate,
     PureDP,
+    RepeatAndSelect,
     Repeated,
+    Subsampled,
     describe,
 )
-from armijo.accounting.nonprivate import NonPrivate
 from armijo.accounting.objective_perturbation import (
     ApproximateMinima,
     ChaudhuriObjective,
@@ -26,10 +28,7 @@ from armijo.accounting.objective_perturbation import (
     ObjectivePerturbation,
 )
 from armijo.accounting.output_perturbation import PermutedMixture, WithOutputNoise
-from armijo.accounting.recompute import rebuild
-from armijo.accounting.selection import RepeatAndSelect
-from armijo.accounting.subsampling import Subsampled
-from armijo.accounting.verify import TOLERANCE
+from armijo.accounting.verify import TOLERANCE, rebuild
 
 ORDERS = np.array([2.0, 3.0, 8.0, 31.0, 132.0, 250.0])
 STEP = Composed((Gaussian(noise_scale=30.0), AboveThreshold.laplace(0.05)))

@@ -3,13 +3,11 @@
 
 import pytest
 
+from armijo.accounting.accountants import PlannedAccountant
 from armijo.accounting.budget import Budget
-from armijo.accounting.calibration import noise_for_plan
+from armijo.accounting.calibration import noise_for_plan, planned_epsilon
 from armijo.accounting.conversion import gaussian_noise
-from armijo.accounting.mechanisms import Composed, Gaussian
-from armijo.accounting.planned import PlannedAccountant, planned_epsilon
-from armijo.accounting.selection import RepeatAndSelect
-from armijo.accounting.subsampling import Subsampled
+from armijo.accounting.mechanisms import Composed, Gaussian, RepeatAndSelect, Subsampled
 from armijo.errors import BudgetExceeded
 
 

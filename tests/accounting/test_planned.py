@@ -3,7 +3,6 @@
 
 import functools
 import itertools
-import json
 import math
 
 import dp_accounting as dpa
@@ -16,8 +15,9 @@ from scipy import optimize
 from scipy.special import log_ndtr, ndtr
 
 from armijo.accounting.above_threshold import AboveThreshold
-from armijo.accounting.accountant import SEEDED
+from armijo.accounting.accountants import SEEDED, PlannedAccountant
 from armijo.accounting.budget import Budget
+from armijo.accounting.calibration import planned_epsilon
 from armijo.accounting.conversion import (
     best_order,
     gaussian_delta,
@@ -30,12 +30,8 @@ from armijo.accounting.mechanisms import (
     Gaussian,
     PureDP,
     Repeated,
+    Subsampled,
 )
-from armijo.accounting.planned import (
-    PlannedAccountant,
-    planned_epsilon,
-)
-from armijo.accounting.subsampling import Subsampled
 from armijo.errors import BudgetExceeded, LedgerError, UnchargedAccess
 from tests.accounting.accounts import BUDGET, STEP, Laplace, on_file, snapshot
 from tests.accounting.contract import NOT_POSITIVE, refused
@@ -382,10 +378,10 @@ def test_reopened_plan_goes_on_where_it_was(tmp_path):
     plan = [(FIRST, 1), (SECOND, 2)]
     watch = opened(plan)
     watch.charge(FIRST)
-    state = json.dumps(watch.state_dict())
+    state = snapshot(watch)
     watch.ledger.close()
     again = opened(plan)
-    assert json.dumps(again.state_dict()) == state
+    assert snapshot(again) == state
     with pytest.raises(BudgetExceeded):
         again.charge(FIRST)
     again.charge(SECOND)

@@ -23,7 +23,9 @@ from armijo.accounting.mechanisms import (
     ExponentialMechanism,
     Gaussian,
     PureDP,
+    Subsampled,
     knots,
+    poisson_rdp,
 )
 from armijo.accounting.paper import (
     lemma_pss,
@@ -32,7 +34,6 @@ from armijo.accounting.paper import (
     theorem2,
     theorem3,
 )
-from armijo.accounting.subsampling import Subsampled, poisson_rdp
 from tests.accounting.accounts import Laplace
 from tests.accounting.exact_divergence import FloatArray, Noises, divergences, log_law
 

@@ -13,10 +13,16 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from armijo.accounting.conversion import rdp_to_epsilon
-from armijo.accounting.mechanisms import Gaussian, Mechanism, PureDP, Repeated
+from armijo.accounting.mechanisms import (
+    SELECTION_ORDERS,
+    Gaussian,
+    Mechanism,
+    PureDP,
+    RepeatAndSelect,
+    Repeated,
+    Subsampled,
+)
 from armijo.accounting.objective_perturbation import KiferObjective
-from armijo.accounting.selection import SELECTION_ORDERS, RepeatAndSelect
-from armijo.accounting.subsampling import Subsampled
 from tests.accounting import contract
 from tests.accounting.accounts import Fixed
 

@@ -20,9 +20,11 @@ from armijo.accounting.mechanisms import (
     Mechanism,
     PureDP,
     Repeated,
+    Subsampled,
     knots,
+    log_binomial_weights,
+    poisson_rdp,
 )
-from armijo.accounting.subsampling import Subsampled, log_binomial_weights, poisson_rdp
 from tests.accounting.accounts import Laplace
 from tests.accounting.contract import NOT_POSITIVE, assert_convex, over, refused
 

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from armijo.accounting.above_threshold import AboveThreshold
-from armijo.accounting.mechanisms import Composed, Gaussian
-from armijo.accounting.subsampling import Subsampled, poisson_rdp
+from armijo.accounting.mechanisms import Composed, Gaussian, Subsampled, poisson_rdp
 from tests.accounting.exact_divergence import (
     FloatArray,
     Noises,

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from armijo.accounting.accountant import Accountant
-from armijo.accounting.filter import PrivacyFilter
+from armijo.accounting.accountants import (
+    Accountant,
+    NonPrivateAccountant,
+    PlannedAccountant,
+    PrivacyFilter,
+)
 from armijo.accounting.ledger import Charge, MemoryLedger
 from armijo.accounting.mechanisms import Gaussian
-from armijo.accounting.nonprivate import NonPrivateAccountant
-from armijo.accounting.planned import PlannedAccountant
 from armijo.errors import BudgetExceeded, LedgerError
 from tests.accounting.accounts import BUDGET, drain
 

@@ -6,8 +6,7 @@ Every function takes pytest's ``monkeypatch`` and breaks the gate for one test.
 
 import numpy as np
 
-from armijo.accounting.accountant import Accountant
-from armijo.accounting.planned import PlannedAccountant
+from armijo.accounting.accountants import Accountant, PlannedAccountant
 from armijo.data import batch as gate
 from armijo.data import certified, fixed_point
 from armijo.data.private import PrivateDataset

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from armijo.accounting.accountants import PlannedAccountant, PrivacyFilter
 from armijo.accounting.budget import Budget
-from armijo.accounting.filter import PrivacyFilter
-from armijo.accounting.mechanisms import Composed, Gaussian
-from armijo.accounting.planned import PlannedAccountant
-from armijo.accounting.subsampling import Subsampled
+from armijo.accounting.mechanisms import Composed, Gaussian, Subsampled
 from armijo.audit.games import Claim, Game, Outcome, play_game
 from armijo.audit.targets import GAMES, run_game
 from armijo.data.batch import BatchPlan

@@ -6,7 +6,7 @@ import torch
 from scipy.special import log_softmax
 
 import armijo.data.batch as gate
-from armijo.accounting.accountant import Accountant
+from armijo.accounting.accountants import Accountant
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.data.private import PrivateDataset
 from armijo.estimators.run import RunSettings, train

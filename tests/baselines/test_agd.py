@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.budget import Budget
-from armijo.accounting.filter import PrivacyFilter
 from armijo.accounting.mechanisms import ExponentialMechanism, Gaussian
 from armijo.baselines.agd import AGD
 from armijo.data.private import PrivateBatch, PrivateDataset

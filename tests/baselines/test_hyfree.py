@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import logsigmoid
 
-from armijo.accounting.accountant import Accountant
+from armijo.accounting.accountants import Accountant, PlannedAccountant
 from armijo.accounting.budget import Budget, Neighboring
-from armijo.accounting.calibration import noise_multiplier_for
-from armijo.accounting.planned import PlannedAccountant, planned_epsilon
+from armijo.accounting.calibration import noise_multiplier_for, planned_epsilon
 from armijo.baselines.hyfree import HyFree, parabola_minimum
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows

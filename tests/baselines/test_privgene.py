@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from armijo.accounting.budget import Budget, Neighboring
-from armijo.accounting.planned import planned_epsilon
+from armijo.accounting.calibration import planned_epsilon
 from armijo.baselines.privgene import PrivGene, largest_spread
 from armijo.data.private import PrivateDataset
 from armijo.methods import minimize

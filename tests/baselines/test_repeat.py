@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from armijo.accounting.mechanisms import Gaussian
-from armijo.accounting.selection import RepeatAndSelect
+from armijo.accounting.mechanisms import Gaussian, RepeatAndSelect
 from armijo.baselines.tuned import best_run, stop_chance
 from tests.seeded_bits import SeededBits
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from armijo.accounting.accountants import PlannedAccountant
 from armijo.accounting.budget import Budget
+from armijo.accounting.calibration import planned_epsilon
 from armijo.accounting.mechanisms import ExponentialMechanism
-from armijo.accounting.planned import PlannedAccountant, planned_epsilon
 from armijo.baselines.selection import (
     OnlySelection,
     affordable_epsilon,

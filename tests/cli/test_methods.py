@@ -5,8 +5,8 @@ import json
 
 import pytest
 
+from armijo.accounting.accountants import NOT_PRIVATE
 from armijo.accounting.ledger import read_ledger
-from armijo.accounting.nonprivate import NOT_PRIVATE
 from armijo.cli.tables import _parsed
 from armijo.registry import METHODS
 from armijo.tables import load_model

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from armijo.accounting.accountant import SEEDED
+from armijo.accounting.accountants import SEEDED
 from armijo.accounting.ledger import OWN_KEYS, Ledger, read_ledger
 from armijo.accounting.paper import BROKEN_PREMISES
 from armijo.cli.tables import _finish_step_on_interrupt

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from armijo.accounting.above_threshold import AboveThreshold
-from armijo.accounting.accountant import Accountant
+from armijo.accounting.accountants import Accountant, PrivacyFilter
 from armijo.accounting.budget import Budget, Neighboring
-from armijo.accounting.filter import PrivacyFilter
 from armijo.accounting.mechanisms import (
     ExponentialMechanism,
     Gaussian,

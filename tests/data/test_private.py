@@ -14,12 +14,16 @@ import pytest
 from scipy import sparse
 
 from armijo.accounting.above_threshold import AboveThreshold
+from armijo.accounting.accountants import PlannedAccountant, PrivacyFilter
 from armijo.accounting.budget import Budget, Neighboring
-from armijo.accounting.filter import PrivacyFilter
 from armijo.accounting.ledger import Ledger
-from armijo.accounting.mechanisms import Composed, Gaussian, Mechanism, PureDP
-from armijo.accounting.planned import PlannedAccountant
-from armijo.accounting.subsampling import Subsampled
+from armijo.accounting.mechanisms import (
+    Composed,
+    Gaussian,
+    Mechanism,
+    PureDP,
+    Subsampled,
+)
 from armijo.data import batch as batches
 from armijo.data import fixed_point
 from armijo.data.centered_rows import CenteredRows

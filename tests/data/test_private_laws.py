@@ -15,9 +15,8 @@ import torch
 from scipy import stats
 
 from armijo.accounting.above_threshold import AboveThreshold
-from armijo.accounting.filter import PrivacyFilter
-from armijo.accounting.mechanisms import ExponentialMechanism, Gaussian
-from armijo.accounting.subsampling import Subsampled
+from armijo.accounting.accountants import PrivacyFilter
+from armijo.accounting.mechanisms import ExponentialMechanism, Gaussian, Subsampled
 from armijo.data import certified
 from armijo.data.private import BatchPlan
 from armijo.data.query import BoundedQuery, CertifiedSum, Rows

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from armijo.accounting.filter import PrivacyFilter
+from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.mechanisms import Mechanism
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.process_group import (

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from armijo.accounting.accountant import LEAKY
+from armijo.accounting.accountants import LEAKY
 from armijo.accounting.ledger import read_ledger
 from armijo.errors import PrivacyLeakWarning
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression

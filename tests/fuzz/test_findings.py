@@ -15,9 +15,8 @@ import torch
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import best_share, noise_multiplier_for
 from armijo.accounting.conversion import best_order, order_grid
-from armijo.accounting.mechanisms import Gaussian
+from armijo.accounting.mechanisms import Gaussian, Subsampled
 from armijo.accounting.run_key import RunKey
-from armijo.accounting.subsampling import Subsampled
 from armijo.errors import ArmijoError, TableError
 from armijo.report.page import plain_sentence
 from armijo.tables import read_table

@@ -10,8 +10,9 @@ import torch
 from scipy import sparse
 from scipy.optimize import minimize as scipy_minimize
 
+from armijo.accounting.accountants import PlannedAccountant
 from armijo.accounting.budget import Budget
-from armijo.accounting.planned import PlannedAccountant, planned_epsilon
+from armijo.accounting.calibration import planned_epsilon
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression

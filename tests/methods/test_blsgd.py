@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from armijo.accounting.above_threshold import AboveThreshold
-from armijo.accounting.mechanisms import Composed, Gaussian
-from armijo.accounting.subsampling import Subsampled
+from armijo.accounting.mechanisms import Composed, Gaussian, Subsampled
 from armijo.data.query import BoundedQuery
 from armijo.methods import BLSGD
 from armijo.methods.armijo_search import ArmijoSearch

@@ -6,10 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from armijo.accounting.accountant import Accountant
+from armijo.accounting.accountants import NOT_PRIVATE, Accountant
 from armijo.accounting.budget import Budget
 from armijo.accounting.ledger import read_ledger
-from armijo.accounting.nonprivate import NOT_PRIVATE
 from armijo.data.private import PrivateDataset
 from armijo.errors import BudgetExceeded
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression

@@ -12,9 +12,8 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
-from armijo.accounting.accountant import Accountant
+from armijo.accounting.accountants import Accountant, PrivacyFilter
 from armijo.accounting.budget import Budget, Neighboring
-from armijo.accounting.filter import PrivacyFilter
 from armijo.data.private import PrivateDataset
 from armijo.errors import BudgetExceeded
 from armijo.methods import BLGD, BLSGD, minimize

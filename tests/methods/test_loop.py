@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from armijo.accounting.accountant import Accountant
+from armijo.accounting.accountants import Accountant, PrivacyFilter
 from armijo.accounting.budget import Budget, Neighboring
-from armijo.accounting.filter import PrivacyFilter
 from armijo.data.private import PrivateDataset
 from armijo.methods import BLGD, BLSGD, Problem, StepRecord, minimize
 from armijo.methods.line_search import LINE_SEARCHES

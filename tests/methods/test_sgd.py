@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from armijo.accounting.accountants import PlannedAccountant
 from armijo.accounting.budget import Budget
-from armijo.accounting.planned import PlannedAccountant, planned_epsilon
+from armijo.accounting.calibration import planned_epsilon
 from armijo.data.private import PrivateDataset
 from armijo.errors import BudgetExceeded
 from armijo.methods import Problem, minimize

@@ -20,9 +20,9 @@ from torch.utils.data import Subset
 
 import armijo
 from armijo import Budget
+from armijo.accounting.accountants import PlannedAccountant
 from armijo.accounting.budget import Neighboring
 from armijo.accounting.mechanisms import Gaussian
-from armijo.accounting.planned import PlannedAccountant
 from armijo.data.certified import FINEST_BITS
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.process_group import TorchProcessGroup

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from armijo.accounting import planned
+from armijo.accounting import accountants
 from armijo.methods import sgd
 from armijo.networks import train as training
 from armijo.objectives import module as objective
@@ -50,7 +50,7 @@ KNOWN = {
     (sgd, "noise_multiplier_for"): remembered(sgd.noise_multiplier_for),
     (accounts, "order_for"): remembered(accounts.order_for),
     (accounts, "epsilon_of"): remembered(accounts.epsilon_of),
-    (planned, "planned_epsilon"): remembered(planned.planned_epsilon),
+    (accountants, "planned_epsilon"): remembered(accountants.planned_epsilon),
     **{(objective, name): probed_once(getattr(objective, name)) for name in PROBES},
 }
 

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from armijo.accounting.budget import Budget
-from armijo.accounting.mechanisms import Composed, Gaussian
-from armijo.accounting.planned import planned_epsilon
-from armijo.accounting.subsampling import Subsampled
+from armijo.accounting.calibration import planned_epsilon
+from armijo.accounting.mechanisms import Composed, Gaussian, Subsampled
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.data.sources import TensorRows

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import armijo.objectives.linear as linear_module
+from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.budget import Budget
-from armijo.accounting.filter import PrivacyFilter
 from armijo.accounting.mechanisms import Gaussian
 from armijo.data import fixed_point, sources
 from armijo.data.lattice import RoundedRows

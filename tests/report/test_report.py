@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from armijo.accounting.accountant import SEEDED
+from armijo.accounting.accountants import SEEDED
 from armijo.accounting.paper import BROKEN_PREMISES
 from armijo.errors import PrivacyLeakWarning
 from armijo.methods.base import StepRecord

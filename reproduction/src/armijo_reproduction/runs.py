@@ -18,10 +18,9 @@ from scipy import sparse
 from torch import Tensor, nn
 
 from armijo.accounting.budget import Budget
-from armijo.accounting.mechanisms import Mechanism
+from armijo.accounting.calibration import planned_epsilon
+from armijo.accounting.mechanisms import Mechanism, Subsampled
 from armijo.accounting.paper import ORDERS, printed_epsilon
-from armijo.accounting.planned import planned_epsilon
-from armijo.accounting.subsampling import Subsampled
 from armijo.data.query import Matrix, clipped_rows
 from armijo.errors import BudgetExceeded, PrivacyLeakWarning
 from armijo.estimators.solve import Solution, solve

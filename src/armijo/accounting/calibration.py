@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inverse problem: how much noise, or which epsilon, for a plan or a few steps.
+"""Epsilon of a plan, and the inverse problem: how much noise for a plan or a few steps.
 
-:func:`noise_for_plan` solves for the one scale that all mechanisms of a plan share; the
-other functions ask it, or the accountants, about runs of equal steps.
+When all mechanisms and their number are settled before the first row is read, ordinary
+composition applies in any order of the charges, even one that is chosen during the run
+(docs/proofs.md, "Planned charges in any order"), and for Gaussian noise the privacy
+loss distribution (PLD, through ``dp-accounting``) replaces the Renyi curve.
+Several Gaussians on one batch are together one Gaussian: 1/sigma^2 adds up (adaptive
+Gaussian-DP composition, Dong, Roth and Su 2022), and Poisson sampling amplifies that
+one mechanism.  :func:`noise_for_plan` solves for the one scale that all mechanisms of a
+plan share; the other functions ask about runs of equal steps.
 """
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+import dp_accounting as dpa
 import numpy as np
+from dp_accounting.pld import PLDAccountant
 from scipy.optimize import brentq
 
 from armijo import _validate
@@ -22,12 +30,127 @@ from armijo.accounting.conversion import (
     between,
     order_grid,
     rdp_limit,
+    smallest,
     smallest_epsilon,
 )
-from armijo.accounting.mechanisms import Composed, Gaussian, Mechanism, Repeated
-from armijo.accounting.planned import Plan, merged, planned_epsilon
-from armijo.accounting.subsampling import Subsampled
+from armijo.accounting.mechanisms import (
+    Composed,
+    Gaussian,
+    Mechanism,
+    Repeated,
+    Subsampled,
+    parts,
+)
 from armijo.errors import BudgetExceeded
+
+Plan = Sequence[tuple[Mechanism, int]]
+ROUNDING = 1e-9
+"""Share of epsilon that the search in a profile, to ten digits, may add."""
+
+_SMALLEST_PLD, _LARGEST_PLD = 1e-3, 50.0  # beyond them its grid fills the memory
+_SMALLEST_PROFILE, _LARGEST_PROFILE = 5e-7, 5e5
+
+
+def _event(mechanism: Mechanism) -> dpa.DpEvent | None:
+    """Translate to an event the PLD accountant knows; None if there is none."""
+    if any(part.self_composed for part in parts(mechanism)):
+        return None  # a plan counts equal charges; what is repeated inside has a curve
+    event = mechanism.dp_event()
+    return event if event is not None and PLDAccountant().supports(event) else None
+
+
+def planned_epsilon(
+    plan: Plan, delta: float, *, coarseness: float = 1.0
+) -> tuple[float, str]:
+    """Return epsilon of a whole plan at ``delta`` and the name of what proves it.
+
+    ``"planned-profile"`` for one release with its own profile of (epsilon, delta), as
+    all Gaussians on all rows are together (Balle and Wang 2018, Theorem 8);
+    ``"planned-pld"`` where every mechanism has a privacy loss distribution, else (and
+    where epsilon is so small or large that the distribution would fill the memory)
+    ``"planned-rdp"``: the sum of Renyi curves at the best order.  Losses are rounded
+    up, so a larger ``coarseness`` is faster and looser but always valid.
+    """
+    _validate.open_unit(delta=delta)
+    return _epsilon_of(tuple(plan), delta, coarseness)
+
+
+# Repeated fits of one table, or of one plan's folds, ask for the same number again.
+@lru_cache(maxsize=256)
+def _epsilon_of(
+    plan: tuple[tuple[Mechanism, int], ...], delta: float, coarseness: float
+) -> tuple[float, str]:
+    folded = on_all_rows_as_one(merged(plan))
+    by_profile = _profile_epsilon(folded, delta)
+    if by_profile < math.inf:
+        return by_profile, "planned-profile"
+    by_rdp = _rdp_epsilon(folded, delta)
+    events = [_event(mechanism) for mechanism, _ in folded]
+    if None in events or not _SMALLEST_PLD < by_rdp < _LARGEST_PLD:
+        return by_rdp, "planned-rdp"
+    # In proportion to epsilon, so that rounding the loss up stays below 0.1 % of it.
+    width = coarseness * min(1e-4, max(by_rdp * 1e-4, 1e-7))
+    accountant = PLDAccountant(value_discretization_interval=width)
+    try:
+        for event, (_, count) in zip(events, folded, strict=True):
+            accountant.compose(event, count)
+        return min(float(accountant.get_epsilon(delta)), by_rdp), "planned-pld"
+    except (OverflowError, MemoryError):  # noise or steps beyond its grid
+        return by_rdp, "planned-rdp"
+
+
+def merged(plan: Plan) -> Plan:
+    """Count equal charges together: a composition does not depend on the order."""
+    counts: dict[Mechanism, int] = {}
+    for mechanism, count in plan:
+        counts[mechanism] = counts.get(mechanism, 0) + count
+    return tuple(counts.items())
+
+
+def on_all_rows_as_one(plan: Plan) -> Plan:
+    """Count all Gaussians on all rows as the one that they are together."""
+    rho, others = 0.0, []
+    for mechanism, count in plan:
+        gaussian = mechanism.as_gaussian()
+        if gaussian is not None and gaussian.noise_scale > 0:
+            rho += count * gaussian.rho
+        else:
+            others.append((mechanism, count))
+    return (*others, *([(Gaussian.from_rho(rho), 1)] if rho else []))
+
+
+def delta_at(folded: Plan, epsilon: float) -> float:
+    """Return delta by the own proof of a plan that is a single release, else one."""
+    if len(folded) != 1 or folded[0][1] != 1:
+        return 1.0
+    return folded[0][0].delta_at(epsilon)
+
+
+def _profile_epsilon(folded: Plan, delta: float) -> float:
+    """Return the smallest epsilon, to ten digits, whose delta is small enough."""
+    if delta_at(folded, _LARGEST_PROFILE) > delta:
+        return math.inf
+
+    def keeps(epsilon: float) -> bool:
+        return epsilon > _SMALLEST_PROFILE and delta_at(folded, epsilon) <= delta
+
+    start, rtol = 2 * _SMALLEST_PROFILE, ROUNDING / 10
+    return smallest(keeps, start, rtol, arithmetic=True)
+
+
+def reachable(budget: Budget) -> Budget:
+    """Return the budget less what the search in a profile may add."""
+    return Budget(epsilon=budget.epsilon * (1 - ROUNDING), delta=budget.delta)
+
+
+def _rdp_epsilon(plan: Plan, delta: float) -> float:
+    def total(orders: FloatArray) -> FloatArray:
+        return np.asarray(
+            np.sum([count * mechanism.rdp(orders) for mechanism, count in plan], axis=0)
+        )
+
+    return smallest_epsilon(total, delta)
+
 
 AccountantName = Literal["planned", "adaptive"]
 _TINY = 1e-12  # a large delta may make epsilon zero, which has no logarithm

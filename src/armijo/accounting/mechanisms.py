@@ -6,6 +6,13 @@ may know.  ``rdp(orders)`` bounds the Renyi divergence in *both* directions betw
 neighboring inputs; AboveThreshold has a file of its own.  ``dp_event()`` translates it
 for ``dp-accounting``, which planned runs are accounted with and every run is verified
 with, or returns None.
+
+All releases computed from one Poisson batch form *one* mechanism: their un-amplified
+curves are summed and amplified once.  The factor 3 of Zhu and Wang (2019) is not
+needed for any mechanism whose curve bounds both directions (docs/proofs.md, Theorem B),
+so for every integer order a >= 2
+
+    eps'(a) = log{1 + sum_{l=2}^a C(a,l) q^l (1-q)^{a-l} (e^{(l-1) eps(l)} - 1)}/(a-1)
 """
 
 import math
@@ -13,14 +20,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import dp_accounting as dpa
 import numpy as np
-from scipy.special import hyp1f1
+from numpy.typing import ArrayLike
+from scipy.special import gammaln, hyp1f1, logsumexp
 
 from armijo import _validate
 from armijo.accounting.budget import FloatArray
 from armijo.accounting.conversion import gaussian_delta
+
+LARGEST_ORDER = 2**18
+"""The best order of an epsilon of 1e-4 at delta 1e-5; larger budgets need less."""
+
+SELECTION_ORDERS = np.unique(
+    np.rint(np.concatenate([np.arange(2, 65), np.geomspace(64, 4096, 97)]))
+)
+"""Orders at which the inner curve is looked at; integers, so that any curve will do."""
 
 
 class Mechanism(ABC):
@@ -28,7 +45,19 @@ class Mechanism(ABC):
 
     A kind of its own gives :meth:`rdp`; the other answers have defaults that are true
     of every mechanism.
+
+    Attributes
+    ----------
+    self_composed : bool
+        Whether it is a number of uses of another one.
     """
+
+    self_composed: ClassVar[bool] = False
+
+    @property
+    def amplified(self) -> bool:
+        """Whether it rests on Poisson sampling: proved for one row more or less."""
+        return False
 
     @abstractmethod
     def rdp(self, orders: FloatArray) -> FloatArray:
@@ -73,7 +102,7 @@ def describe(mechanism: object) -> dict[str, object]:
     return {"mechanism": type(mechanism).__name__, **settings}
 
 
-def parts(mechanism: object) -> Iterator[object]:
+def parts(mechanism: object) -> Iterator[Mechanism]:
     """Yield a mechanism and everything it is built from.
 
     >>> len(list(parts(Composed((Gaussian(noise_scale=1.0), PureDP(0.1))))))
@@ -83,9 +112,10 @@ def parts(mechanism: object) -> Iterator[object]:
         for item in mechanism:
             yield from parts(item)
     elif is_dataclass(mechanism):
-        yield mechanism
-        for one in fields(mechanism):
-            yield from parts(getattr(mechanism, one.name))
+        if isinstance(mechanism, Mechanism):
+            yield mechanism
+        for field in fields(mechanism):
+            yield from parts(getattr(mechanism, field.name))
 
 
 def _plain(value: object) -> object:
@@ -318,6 +348,7 @@ class Repeated(Mechanism):
 
     inner: Mechanism
     count: int
+    self_composed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _validate.at_least(1, count=self.count)
@@ -334,3 +365,180 @@ class Repeated(Mechanism):
         """Return the event of one use, composed with itself."""
         event = self.inner.dp_event()
         return None if event is None else dpa.SelfComposedDpEvent(event, self.count)
+
+
+@dataclass(frozen=True)
+class NonPrivate(Mechanism):
+    """An answer without noise: its curve is infinite, every other accountant refuses.
+
+    >>> float(NonPrivate().rdp(np.array([2.0]))[0])
+    inf
+    """
+
+    def rdp(self, orders: FloatArray) -> FloatArray:
+        """Return infinity at every order."""
+        return np.full(np.shape(orders), np.inf)
+
+    def dp_event(self) -> dpa.DpEvent:
+        """Return the event of an access without protection."""
+        return dpa.NonPrivateDpEvent()
+
+
+def poisson_rdp(order: int, sampling_prob: float, curve: FloatArray) -> float:
+    """Amplify a curve by Poisson sampling, formula (AMP) above.
+
+    Parameters
+    ----------
+    order : int
+        An integer of 2 or more.
+    sampling_prob : float
+        Probability q with which one row enters the batch; 0 costs nothing and 1 is no
+        amplification.
+    curve : array
+        ``curve[l]`` bounds both directions at order l; entries 0 and 1 are ignored.
+    """
+    _validate.at_least(2, order=order)
+    _validate.non_negative(sampling_prob=sampling_prob)
+    curve = np.asarray(curve, dtype=float)
+    if sampling_prob == 0:
+        return 0.0
+    _validate.sampling_prob(sampling_prob=sampling_prob)
+    if sampling_prob == 1:
+        return float(curve[order])
+    return min(_amplified(order, sampling_prob, curve), float(curve[order]))
+
+
+def _amplified(order: int, sampling_prob: float, curve: FloatArray) -> float:
+    """Return (AMP) itself, in logarithms: neither huge nor tiny terms are lost."""
+    exponent = np.arange(1, order) * curve[2 : order + 1]
+    with np.errstate(divide="ignore"):
+        log_growth = np.where(
+            exponent > 30, exponent, np.log(np.expm1(np.minimum(exponent, 30)))
+        )
+    total = float(logsumexp(log_binomial_weights(order, sampling_prob) + log_growth))
+    return (math.log1p(math.exp(total)) if total < 30 else total) / (order - 1)
+
+
+@lru_cache(maxsize=512)
+def log_binomial_weights(order: int, sampling_prob: float) -> FloatArray:
+    """Return log of C(order, l) q^l (1-q)^(order-l) for l = 2..order."""
+    terms = np.arange(2, order + 1)
+    table = gammaln(order + 1) - gammaln(terms + 1) - gammaln(order - terms + 1)
+    table += terms * math.log(sampling_prob) + (order - terms) * math.log1p(
+        -sampling_prob
+    )
+    table.setflags(write=False)
+    return np.asarray(table)
+
+
+@dataclass(frozen=True)
+class Subsampled(Mechanism):
+    """A mechanism run on one Poisson batch; integer orders only.
+
+    >>> cost = Subsampled(Gaussian.from_rho(5e-5), 0.1).rdp(np.array([8.0]))
+    >>> float(cost[0].round(15))
+    4.000414048e-06
+    """
+
+    inner: Mechanism
+    sampling_prob: float
+
+    def __post_init__(self) -> None:
+        _validate.sampling_prob(sampling_prob=self.sampling_prob)
+
+    @property
+    def amplified(self) -> bool:
+        """Whether not all rows take part."""
+        return self.sampling_prob < 1
+
+    def rdp(self, orders: ArrayLike) -> FloatArray:
+        """Return the amplified curve; at sampling probability 1 the curve itself.
+
+        Orders above ``LARGEST_ORDER`` cost infinity, as if they could not be used:
+        every order below gives a valid guarantee, and the sum over so many terms would
+        take minutes and gigabytes.
+        """
+        a = np.atleast_1d(np.asarray(orders, dtype=float))
+        if self.sampling_prob == 1:
+            return self.inner.rdp(np.asarray(orders, dtype=float))
+        if np.any(a != np.rint(a)) or np.any(a < 2):
+            raise ValueError(
+                f"Expected integer orders >= 2 for a Poisson batch, got {orders!r}; "
+                "the amplification formula holds for those only."
+            )
+        usable = a <= LARGEST_ORDER
+        amplified = np.full(a.shape, np.inf)
+        if usable.any():
+            curve = self.inner.integer_curve(int(a[usable].max()))
+            amplified[usable] = [
+                poisson_rdp(int(order), self.sampling_prob, curve)
+                for order in a[usable]
+            ]
+        return amplified.reshape(np.shape(orders))
+
+    def delta_at(self, epsilon: float) -> float:
+        """Return what is proved of the mechanism itself, if all rows take part."""
+        return self.inner.delta_at(epsilon) if self.sampling_prob == 1 else 1.0
+
+    def as_gaussian(self) -> Gaussian | None:
+        """Return the Gaussian that it is if all rows take part."""
+        return self.inner.as_gaussian() if self.sampling_prob == 1 else None
+
+    def dp_event(self) -> dpa.DpEvent | None:
+        """Return the Poisson-sampled event; at probability 1 the event itself."""
+        event = self.inner.dp_event()
+        if event is None or self.sampling_prob == 1:
+            return event
+        return dpa.PoissonSampledDpEvent(self.sampling_prob, event)
+
+
+@dataclass(frozen=True)
+class RepeatAndSelect(Mechanism):
+    """The best of K runs of ``inner``, K geometric with mean ``mean``.
+
+    >>> tuned = RepeatAndSelect(Gaussian(noise_scale=10.0), mean=10.0)
+    >>> round(float(tuned.rdp(np.array([20.0]))[0]), 4)
+    0.6389
+    """
+
+    inner: Mechanism
+    mean: float
+
+    def __post_init__(self) -> None:
+        _validate.finite(mean=self.mean)
+        if self.mean <= 1:
+            raise ValueError(
+                f"Expected mean > 1, got {self.mean!r}; give how many runs to expect."
+            )
+
+    @property
+    def stop_probability(self) -> float:
+        """The probability to stop after each run, rounded down, which is safe."""
+        return math.exp(-self._rate)
+
+    @property
+    def _rate(self) -> float:
+        return math.log(self.mean) * (1 + 1e-12)
+
+    def rdp(self, orders: FloatArray) -> FloatArray:
+        """Return Theorem 2 of Papernot and Steinke (2022) for the geometric law.
+
+        A bound at a larger order holds at a smaller one as well.
+        """
+        a = np.atleast_1d(np.asarray(orders, dtype=float))
+        hat = SELECTION_ORDERS
+        inner = self.inner.rdp(hat)
+        # The best of all second (hat) orders, for all first ones alike.
+        second = 2 * np.min((1 - 1 / hat) * inner + self._rate / hat)
+        at_grid = inner + math.log(self.mean) / (hat - 1)
+        from_above = np.minimum.accumulate(at_grid[::-1])[::-1]
+        above = np.append(from_above, np.inf)[np.searchsorted(hat, a)]
+        own = self.inner.rdp(a) + math.log(self.mean) / (a - 1)
+        return (np.minimum(own, above) + second).reshape(np.shape(orders))
+
+    def dp_event(self) -> dpa.DpEvent | None:
+        """Return the selection among runs; its shape 1 is the geometric law."""
+        event = self.inner.dp_event()
+        if event is None:
+            return None
+        return dpa.dp_event.RepeatAndSelectDpEvent(event, self.mean, 1.0)

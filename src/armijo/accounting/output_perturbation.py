@@ -18,6 +18,7 @@ import numpy as np
 
 from armijo import _validate
 from armijo.accounting.budget import Budget, FloatArray, Neighboring
+from armijo.accounting.calibration import ROUNDING, reachable
 from armijo.accounting.conversion import (
     gaussian_delta,
     gaussian_noise,
@@ -25,7 +26,6 @@ from armijo.accounting.conversion import (
     smallest,
 )
 from armijo.accounting.mechanisms import Gaussian, Mechanism, PureDP
-from armijo.accounting.planned import ROUNDING, reachable
 
 OUTPUT_SHARE = 0.01
 """Share of epsilon and delta that is set aside for the noise on the answer."""

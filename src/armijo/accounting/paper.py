@@ -16,10 +16,15 @@ from scipy.special import logsumexp
 
 from armijo import _validate
 from armijo.accounting.above_threshold import AboveThreshold
-from armijo.accounting.accountant import Accountant, RunTerms
+from armijo.accounting.accountants import Accountant, RunTerms
 from armijo.accounting.budget import Budget, FloatArray
-from armijo.accounting.mechanisms import Composed, Mechanism, laplace_rdp
-from armijo.accounting.subsampling import Subsampled, log_binomial_weights
+from armijo.accounting.mechanisms import (
+    Composed,
+    Mechanism,
+    Subsampled,
+    laplace_rdp,
+    log_binomial_weights,
+)
 
 BROKEN_PREMISES = (
     "Theorems 2 and 3 bound each stopping index but not their sum; Theorem 3 is false "
@@ -119,7 +124,7 @@ class PaperAccountant(Accountant):
     budget : Budget
         The *label* of the run.
     **terms
-        The terms of the run, as for :class:`armijo.accounting.accountant.Accountant`.
+        The terms of the run, as for :class:`armijo.accounting.accountants.Accountant`.
     """
 
     def __init__(self, budget: Budget, **terms: Unpack[RunTerms]) -> None:

@@ -29,16 +29,14 @@ from torch import Tensor, nn
 
 from armijo import _validate
 from armijo.accounting.above_threshold import AboveThreshold
-from armijo.accounting.accountant import Accountant
+from armijo.accounting.accountants import Accountant, PlannedAccountant, PrivacyFilter
 from armijo.accounting.budget import Budget, FloatArray, Neighboring
 from armijo.accounting.calibration import (
     noise_multiplier_for,
     order_for,
     renyi_noise_for_plan,
 )
-from armijo.accounting.filter import PrivacyFilter
 from armijo.accounting.mechanisms import Gaussian
-from armijo.accounting.planned import PlannedAccountant
 from armijo.audit.games import Claim, Game
 from armijo.data import fixed_point
 from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset, leaky_answer

@@ -68,7 +68,7 @@ from torch import Tensor
 from armijo import _validate
 from armijo._validate import Count, Positive, Share
 from armijo.accounting.budget import Budget, FloatArray, Neighboring
-from armijo.accounting.calibration import noise_multiplier_for
+from armijo.accounting.calibration import noise_multiplier_for, reachable
 from armijo.accounting.mechanisms import Gaussian, PureDP
 from armijo.accounting.objective_perturbation import (
     ApproximateMinima,
@@ -89,7 +89,6 @@ from armijo.accounting.output_perturbation import (
     with_output_share,
     zhang_sensitivity,
 )
-from armijo.accounting.planned import reachable
 from armijo.baselines.empirical_risk import EmpiricalRisk, certified
 from armijo.data.private import PrivateBatch
 from armijo.data.query import Matrix, Rows

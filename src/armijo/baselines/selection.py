@@ -16,9 +16,9 @@ from typing import Literal
 from scipy.optimize import brentq
 
 from armijo.accounting.budget import Budget
+from armijo.accounting.calibration import planned_epsilon
 from armijo.accounting.conversion import pure_delta
 from armijo.accounting.mechanisms import ExponentialMechanism
-from armijo.accounting.planned import planned_epsilon
 from armijo.methods.base import Schedule
 
 SelectionRule = Literal["bounded", "pure"]

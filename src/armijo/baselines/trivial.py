@@ -18,8 +18,8 @@ from scipy import sparse
 from torch import Tensor
 
 from armijo.accounting.budget import Budget, FloatArray
-from armijo.accounting.nonprivate import NonPrivate
-from armijo.accounting.planned import reachable
+from armijo.accounting.calibration import reachable
+from armijo.accounting.mechanisms import NonPrivate
 from armijo.baselines.empirical_risk import EmpiricalRisk, minimized
 from armijo.baselines.selection import OnlySelection
 from armijo.data.private import PrivateBatch

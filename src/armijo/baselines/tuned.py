@@ -19,11 +19,15 @@ from torch import Tensor
 
 from armijo import _validate
 from armijo._validate import AboveOne, Count, SamplingProb, Share
+from armijo.accounting.accountants import PlannedAccountant
 from armijo.accounting.budget import Budget
-from armijo.accounting.mechanisms import Composed, Gaussian, Repeated
-from armijo.accounting.planned import PlannedAccountant
-from armijo.accounting.selection import RepeatAndSelect
-from armijo.accounting.subsampling import Subsampled
+from armijo.accounting.mechanisms import (
+    Composed,
+    Gaussian,
+    RepeatAndSelect,
+    Repeated,
+    Subsampled,
+)
 from armijo.data.fixed_point import STEPS
 from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
 from armijo.data.query import Rows

@@ -22,8 +22,8 @@ from armijo.accounting.mechanisms import (
     ExponentialMechanism,
     Gaussian,
     Mechanism,
+    Subsampled,
 )
-from armijo.accounting.subsampling import Subsampled
 from armijo.data import fixed_point
 from armijo.data.centered_rows import CenteredRows
 from armijo.data.certified import EXACT_NOISE, noise_steps, release_bits

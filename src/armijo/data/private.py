@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from armijo import _validate
 from armijo.accounting.above_threshold import AboveThreshold
-from armijo.accounting.accountant import Accountant
+from armijo.accounting.accountants import Accountant
 from armijo.accounting.budget import Neighboring
 from armijo.data import fixed_point
 from armijo.data.batch import BatchPlan, PrivateBatch

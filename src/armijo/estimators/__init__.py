@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """scikit-learn estimators and one call for researchers, around the one loop."""
 
-from armijo.accounting.statement import PrivacyStatement
+from armijo.accounting.accountants import PrivacyStatement
 from armijo.estimators.linear import PrivateLinearSVC, PrivateLogisticRegression
 from armijo.estimators.solve import Solution, solve
 

@@ -15,8 +15,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from armijo import _validate
+from armijo.accounting.accountants import PrivacyStatement
 from armijo.accounting.budget import Neighboring
-from armijo.accounting.statement import PrivacyStatement
 from armijo.data.query import clipped_rows
 from armijo.estimators.labels import for_loss, positions, refuse_other_type
 from armijo.estimators.leaks import warn_of_leaks

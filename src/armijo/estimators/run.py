@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from armijo import _validate
-from armijo.accounting.accountant import Accountant
+from armijo.accounting.accountants import Accountant
 from armijo.accounting.budget import Budget, Computed, Neighboring
 from armijo.accounting.ledger import MemoryLedger
 from armijo.data.private import PrivateDataset

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from armijo import _validate
+from armijo.accounting.accountants import PrivacyStatement
 from armijo.accounting.budget import Budget, Guarantee, Neighboring, as_budget
-from armijo.accounting.statement import PrivacyStatement
 from armijo.data.query import Matrix
 from armijo.estimators.labels import for_loss, positions
 from armijo.estimators.run import RunSettings, train

@@ -41,8 +41,7 @@ from armijo import _validate
 from armijo._validate import Count, NonNegative, Positive, SamplingProb, Share
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import line_search_budget, noise_for_plan
-from armijo.accounting.mechanisms import Composed, Gaussian
-from armijo.accounting.subsampling import Subsampled
+from armijo.accounting.mechanisms import Composed, Gaussian, Subsampled
 from armijo.data.private import BatchPlan, PrivateBatch
 from armijo.methods.armijo_search import ArmijoSearch, StepChoice
 from armijo.methods.base import (

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from armijo.accounting.accountant import Accountant
+from armijo.accounting.accountants import Accountant
 from armijo.accounting.budget import Budget
 from armijo.accounting.ledger import Charge, MemoryLedger
 from armijo.data.process_group import ProcessGroup, SingleProcess

@@ -11,9 +11,8 @@ from typing import Any, Self
 from torch import nn
 
 from armijo import _validate
-from armijo.accounting.accountant import Accountant
+from armijo.accounting.accountants import Accountant, PrivacyStatement
 from armijo.accounting.budget import Budget, as_budget
-from armijo.accounting.statement import PrivacyStatement
 from armijo.data.private import PrivateDataset
 from armijo.data.process_group import ProcessGroup, SingleProcess, TorchProcessGroup
 from armijo.data.sources import ExampleSource

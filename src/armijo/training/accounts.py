@@ -6,15 +6,16 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from armijo import _validate
-from armijo.accounting.accountant import Accountant
+from armijo.accounting.accountants import (
+    Accountant,
+    NonPrivateAccountant,
+    PlannedAccountant,
+    PrivacyFilter,
+)
 from armijo.accounting.budget import Budget, Computed, Neighboring
 from armijo.accounting.calibration import epsilon_of, order_for
-from armijo.accounting.filter import PrivacyFilter
-from armijo.accounting.mechanisms import Mechanism
-from armijo.accounting.nonprivate import NonPrivateAccountant
+from armijo.accounting.mechanisms import Mechanism, Subsampled
 from armijo.accounting.paper import PaperAccountant
-from armijo.accounting.planned import PlannedAccountant
-from armijo.accounting.subsampling import Subsampled
 from armijo.errors import BudgetExceeded
 from armijo.methods.base import Method, S
 

@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every accountant does: test a charge, write it down, count it, in this order.
+"""The accountants: test a charge, write it down, count it, in this order.
 
 An accountant has one or more *limits* and a running sum against each.  A charge is
 refused or taken whole; when it is taken, its line stands in the ledger (flushed and
 synced) before the caller may touch a row.  Threads may share an accountant: they charge
-one after the other.
+one after the other.  :class:`PrivacyFilter` watches runs that decide while they run,
+:class:`PlannedAccountant` those whose every charge is fixed in advance, which proves
+more; :class:`PrivacyStatement` is what a run says in the end.
 """
 
+import json
 import os
 import threading
 from abc import ABC, abstractmethod
-from typing import Self, TypedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
 
+from armijo import _validate
 from armijo.accounting.budget import (
     Budget,
     Computed,
@@ -21,6 +27,13 @@ from armijo.accounting.budget import (
     Guarantee,
     Neighboring,
 )
+from armijo.accounting.calibration import (
+    delta_at,
+    merged,
+    on_all_rows_as_one,
+    planned_epsilon,
+)
+from armijo.accounting.conversion import best_order, rdp_limit
 from armijo.accounting.ledger import (
     Charge,
     Ledger,
@@ -29,7 +42,6 @@ from armijo.accounting.ledger import (
     refuse_other_header,
 )
 from armijo.accounting.mechanisms import Mechanism, describe, parts
-from armijo.accounting.subsampling import Subsampled
 from armijo.errors import BudgetExceeded, LedgerError, UnchargedAccess
 
 SEEDED = "noise and batches were drawn from a seed, so whoever knows it knows them"
@@ -37,6 +49,9 @@ SEEDED = "noise and batches were drawn from a seed, so whoever knows it knows th
 
 LEAKY = "exact values of the private rows were recorded (leaky_diagnostics)"
 """Broken premise of a run with ``leaky_diagnostics=True``."""
+
+NOT_PRIVATE = "the method reads the rows without any noise: not private"
+"""Broken premise of every run with this accountant."""
 
 
 class RunTerms(TypedDict, total=False):
@@ -179,10 +194,7 @@ class Accountant(OneOwner, ABC):
         """Refuse to amplify under replace-one, where the formula does not hold."""
         if self.guarantee.relation is not Neighboring.REPLACE_ONE:
             return
-        if any(
-            isinstance(part, Subsampled) and part.sampling_prob < 1
-            for part in parts(mechanism)
-        ):
+        if any(part.amplified for part in parts(mechanism)):
             raise ValueError(
                 f"Expected sampling_prob 1 under the replace-one relation, got "
                 f"{mechanism!r}; "
@@ -324,10 +336,291 @@ class Accountant(OneOwner, ABC):
         self.ledger = ledger
         return self
 
-    def state_dict(self) -> dict[str, object]:
-        """Return limits, sums and the number of charges, as JSON values."""
+
+class PrivacyFilter(Accountant):
+    """Accountant for runs that decide while they run.
+
+    Parameters
+    ----------
+    budget : Budget
+        The preset guarantee, which is also what gets reported.
+    order : int or None
+        The Renyi order, fixed for the life of the filter; None picks
+        :func:`armijo.accounting.conversion.best_order`.
+    **terms
+        The terms of the run, as for :class:`armijo.accounting.accountants.Accountant`.
+
+    Examples
+    --------
+    >>> from armijo.accounting.mechanisms import Gaussian
+    >>> watch = PrivacyFilter(Budget(epsilon=1.0, delta=1e-8))
+    >>> watch.charge(Gaussian.from_rho(0.01), label="first")
+    0
+    >>> watch.affords(Gaussian.from_rho(0.01))
+    False
+    """
+
+    def __init__(
+        self, budget: Budget, *, order: int | None = None, **terms: Unpack[RunTerms]
+    ) -> None:
+        order = best_order(budget) if order is None else order
+        _validate.at_least(2, order=order)
+        limit = float(rdp_limit(order, budget))
+        if limit <= 0:
+            raise ValueError(
+                f"Expected an order that can prove epsilon {budget.epsilon:g} at delta "
+                f"{budget.delta:g}, got {order}; the conversion alone costs more. "
+                f"Order {best_order(budget)} would do."
+            )
+        self._order = order
+        super().__init__(budget, limits=np.array([limit]), name="filter-rdp", **terms)
+
+    @property
+    def order(self) -> int:
+        """The order in use; it never changes."""
+        return self._order
+
+    def header(self) -> dict[str, object]:
+        """Add the order to the ledger's first line."""
+        return {**super().header(), "orders": [float(self._order)]}
+
+    def _cost(self, mechanism: Mechanism) -> FloatArray:
+        return np.asarray(mechanism.rdp(np.array([float(self._order)])), dtype=float)
+
+    def _fits(self, total: FloatArray) -> bool:
+        # With room for the rounding of "sum plus cost": the exact sum keeps it too.
+        return bool(total[0] * (1 + 1e-12) <= self.limits[0])
+
+
+class PlannedAccountant(Accountant):
+    """Accountant for runs whose every charge is fixed before the first.
+
+    Parameters
+    ----------
+    budget : Budget
+        The preset guarantee.
+    plan : sequence of (mechanism, count)
+        All accesses.  A run may stop early; it may not do more, or anything else.
+        Their order does not matter and may be chosen by what was released; an access
+        that is left out only helps (docs/proofs.md).
+    **terms
+        The terms of the run, as for :class:`armijo.accounting.accountants.Accountant`.
+
+    Raises
+    ------
+    BudgetExceeded
+        If the whole plan does not fit into the budget.
+    """
+
+    def __init__(
+        self,
+        budget: Budget,
+        plan: Iterable[tuple[Mechanism, int]],
+        **terms: Unpack[RunTerms],
+    ) -> None:
+        self.plan = tuple(plan)
+        if not self.plan:
+            raise ValueError("Expected a plan with at least one access, got none.")
+        for _, count in self.plan:
+            _validate.at_least(1, count=count)
+        found, name = planned_epsilon(self.plan, budget.delta)
+        folded = on_all_rows_as_one(merged(self.plan))
+        # A profile is asked at the budget itself: the epsilon solved is rounded up.
+        if found > budget.epsilon and delta_at(folded, budget.epsilon) > budget.delta:
+            raise BudgetExceeded(
+                f"The plan costs epsilon {found:.6g} at delta {budget.delta:g}, the "
+                f"budget is {budget.epsilon:g}; add noise, take fewer steps, or raise "
+                "epsilon. Nothing was spent."
+            )
+        self.planned_epsilon = min(found, budget.epsilon)
+        self._allowed = dict(merged(self.plan))
+        self._used = dict.fromkeys(self._allowed, 0)
+        limits = np.array([float(sum(self._allowed.values()))])
+        super().__init__(budget, limits=limits, name=name, **terms)
+
+    def attach(self, ledger: MemoryLedger) -> Self:
+        """Go on in an opened ledger, whose charges count by kind."""
+        super().attach(ledger)
+        known = {_key(describe(kind)): kind for kind in self._allowed}
+        for entry in ledger.charges:
+            kind = known.get(_key(entry.mechanism))
+            # What is not in the plan counts against every kind.
+            for used in self._allowed if kind is None else (kind,):
+                self._used[used] += 1
+        return self
+
+    def epsilon_spent(self) -> float:
+        """Return the epsilon of the whole plan times the share that was done."""
+        return self.planned_epsilon * float(self.spent[0] / self.limits[0])
+
+    def header(self) -> dict[str, object]:
+        """Add the plan to the ledger's first line: another one is another run."""
+        plan = [[describe(mechanism), count] for mechanism, count in self.plan]
+        return {**super().header(), "plan": plan}
+
+    def affords(self, mechanism: Mechanism) -> bool:
+        """Say whether the plan has such an access left."""
+        self.cost(mechanism)
+        return self._used[mechanism] < self._allowed[mechanism]
+
+    def _cost(self, mechanism: Mechanism) -> FloatArray:
+        if all(mechanism != planned for planned, _ in self.plan):
+            raise UnchargedAccess(
+                f"Asked to charge {mechanism!r}, which is not in the plan; plan it "
+                "before the run, or use a privacy filter."
+            )
+        return np.ones(1)
+
+    def _fits(self, total: FloatArray) -> bool:
+        return bool(total[0] <= self.limits[0])
+
+    def charge(
+        self, mechanism: Mechanism, *, label: str = "", batch: int | None = None
+    ) -> int:
+        """Tick off an access of the plan; see :meth:`Accountant.charge`."""
+        self.refuse_in_child()
+        with self._turns:
+            if not self.affords(mechanism):
+                raise BudgetExceeded(
+                    f"All {self._allowed[mechanism]} planned accesses of "
+                    f"{mechanism!r} are used; stop here. Nothing was spent by this "
+                    "request."
+                )
+            index = super().charge(mechanism, label=label, batch=batch)
+            self._used[mechanism] += 1
+        return index
+
+
+def _key(description: Mapping[str, object]) -> str:
+    """Return a description as text that does not depend on the order of its keys."""
+    return json.dumps(description, sort_keys=True)
+
+
+class NonPrivateAccountant(Accountant):
+    """Accountant of a run that guarantees nothing; its label says so.
+
+    It allows ``accesses`` accesses, each of which costs one; the terms of the run are
+    those of :class:`armijo.accounting.accountants.Accountant`.
+    """
+
+    def __init__(
+        self, budget: Budget, *, accesses: int = 1, **terms: Unpack[RunTerms]
+    ) -> None:
+        super().__init__(
+            budget,
+            limits=np.array([float(accesses)]),
+            name="none",
+            broken_premises=(NOT_PRIVATE,),
+            **terms,
+        )
+
+    def _cost(self, mechanism: Mechanism) -> FloatArray:
+        return np.ones(1)
+
+    def _fits(self, total: FloatArray) -> bool:
+        return bool(total[0] <= self.limits[0])
+
+
+@dataclass(frozen=True)
+class LedgerEnd:
+    """Which ledger paid for a run, and the checksum of its last line by then."""
+
+    ledger_run: str
+    ledger_head: str
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> "LedgerEnd":
+        """Note the end of an open ledger."""
+        return cls(ledger_run=str(ledger.header["run"]), ledger_head=ledger.head)
+
+
+@dataclass(frozen=True)
+class PrivacyStatement:
+    """The guarantee of a run and the charges behind it.
+
+    Attributes
+    ----------
+    guarantee : Guarantee
+        The preset promise, its relation, its accountant, and why it does not hold if
+        it does not.
+    epsilon_spent : float
+        Used share of the budget, times epsilon: how far the run went.
+    ledger : tuple of Charge
+        Every charge in order.
+    ledger_path : str or None
+        The file behind it, if there is one.
+    ledger_end : LedgerEnd or None
+        Where that file ended with the run, so that one that was cut is noticed.
+    """
+
+    guarantee: Guarantee
+    epsilon_spent: float
+    ledger: tuple[Charge, ...]
+    ledger_path: str | None
+    ledger_end: "LedgerEnd | None" = None
+
+    @classmethod
+    def of(cls, accountant: Accountant) -> "PrivacyStatement":
+        """Copy what an accountant knows, without its ledger's lock."""
+        ledger = accountant.ledger
+        written = ledger if isinstance(ledger, Ledger) else None
+        return cls(
+            guarantee=accountant.guarantee,
+            epsilon_spent=accountant.epsilon_spent(),
+            ledger=tuple(ledger.charges),
+            ledger_path=None if written is None else written.path,
+            ledger_end=None if written is None else LedgerEnd.of(written),
+        )
+
+    def assuming(self, assumption: str) -> "PrivacyStatement":
+        """Return the statement with one more assumption in its guarantee."""
+        assumed = (*self.guarantee.assumptions, assumption)
+        return replace(self, guarantee=replace(self.guarantee, assumptions=assumed))
+
+    @property
+    def budget(self) -> Budget:
+        """The preset (epsilon, delta)."""
+        return self.guarantee.budget
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon of the guarantee: the preset one, whatever was used of it."""
+        return self.budget.epsilon
+
+    @property
+    def delta(self) -> float:
+        """Delta of the guarantee."""
+        return self.budget.delta
+
+    @property
+    def relation(self) -> Neighboring:
+        """The neighboring relation."""
+        return self.guarantee.relation
+
+    @property
+    def accountant(self) -> str:
+        """Which accountant watched the run."""
+        return self.guarantee.accountant
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON object, the charges counted and not listed."""
         return {
-            "header": self.header(),
-            "spent": self.spent.tolist(),
-            "n_charges": self.n_charges,
+            **self.guarantee.to_dict(),
+            "statement": self.guarantee.sentence(),
+            "epsilon_spent": self.epsilon_spent,
+            "n_charges": len(self.ledger),
+            **({} if self.ledger_end is None else asdict(self.ledger_end)),
         }
+
+    def __repr__(self) -> str:
+        """Name the guarantee, and count the charges instead of listing them."""
+        broken = "" if self.guarantee.holds else ", NO GUARANTEE"
+        return (
+            f"PrivacyStatement(epsilon={self.epsilon:g}, delta={self.delta:g}, "
+            f"relation={self.relation.value!r}, accountant={self.accountant!r}, "
+            f"epsilon_spent={self.epsilon_spent:g}, charges={len(self.ledger)}{broken})"
+        )
+
+    def __str__(self) -> str:
+        """Say it in one sentence."""
+        return self.guarantee.sentence()
