@@ -219,3 +219,9 @@ def test_a_state_from_a_file_is_checked():
 
 def test_candidates_are_half_one_and_two():
     assert FACTORS == (0.5, 1.0, 2.0)
+
+
+def test_past_the_end_the_last_batch_is_named_again():
+    """The accountant refuses it; another kind of batch would be an error instead."""
+    method = built(steps=1)
+    assert method.plan(state(method, updates=1)) == method.plan(state(method))

@@ -142,12 +142,10 @@ def _smooth(worth: FloatArray) -> FloatArray:
 
 
 def _reached(scores: FloatArray, places: FloatArray) -> NDArray[np.int64]:
-    """Count the scores that reach each place."""
     return np.asarray(len(scores) - np.searchsorted(np.sort(scores), places))
 
 
 def _fits(width: int) -> Iterator[Fit]:
-    """Yield what is tried."""
     for index in range(width):
         yield _column(index, 1.0)
         yield _column(index, -1.0)
@@ -172,7 +170,6 @@ def _standardized(absent: FloatArray, present: FloatArray) -> Score:
 
 
 def _linear(absent: FloatArray, present: FloatArray) -> Score:
-    """Return Fisher's linear discriminant."""
     scaled = _standardized(absent, present)
     (low, first), (high, second) = _moments(scaled(absent)), _moments(scaled(present))
     weights = np.linalg.solve(0.5 * (first + second), high - low)

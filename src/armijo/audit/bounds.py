@@ -105,7 +105,6 @@ class Counts:
     negatives: int
 
     def __post_init__(self) -> None:
-        """Check the counts."""
         _validate.at_least(1, positives=self.positives, negatives=self.negatives)
         _validate.at_least(
             0,

@@ -125,7 +125,6 @@ def play_game(
 def _released(
     game: Game, trials: int, seed: int | None, progress: Callable[[int], object]
 ) -> tuple[FloatArray, FloatArray]:
-    """Release so many times on each data set."""
     samples: tuple[list[FloatArray], list[FloatArray]] = ([], [])
     for number in range(2 * trials):
         present = bool(number % 2)

@@ -101,7 +101,6 @@ class OneRelease(ABC):
         return PlannedAccountant(self.budget, schedule, relation=self.relation)
 
     def _opened(self, randomness: Randomness, n_rows: int, *rows: Any) -> PrivateBatch:
-        """Return the charged batch of given rows."""
         data = PrivateDataset(
             *rows,
             n_rows=n_rows,
@@ -324,7 +323,6 @@ class NetworkGame(OneRelease):
 
     @cached_property
     def _objective(self) -> ModuleObjective:
-        """The module's objective, checked once."""
         objective = ModuleObjective(self._attack.module, self._attack.loss)
         zeros = self._batch(False)
         objective.check(zeros.inputs[:2], zeros.targets[:2])

@@ -18,17 +18,15 @@ import torch
 from torch import Tensor
 
 from armijo import _validate
-from armijo._validate import AboveOne, Count, NonNegative, Positive, SamplingProb
+from armijo._validate import AboveOne, Count, NonNegative, Positive
 from armijo.accounting.budget import Budget, FloatArray
 from armijo.accounting.mechanisms import Gaussian
-from armijo.data.private import BatchPlan, PrivateBatch
+from armijo.data.private import PrivateBatch
 from armijo.methods.base import (
-    Method,
     Problem,
-    Schedule,
+    SampledBatches,
     StepRecord,
     calibrated,
-    schedule_of,
     solved,
     with_solved_noise,
 )
@@ -58,15 +56,11 @@ def parabola_minimum(
 
 
 @dataclass(frozen=True, kw_only=True)
-class HyFreeState:
+class HyFreeState(GradientState):
     """Released values: parameters, moments, the step and the clip of the losses."""
 
-    w: Tensor
     step_size: Positive
     loss_clip: Positive
-    updates: int = 0
-    first_moment: Tensor | None = None
-    second_moment: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Check the public numbers, which may come from a file."""
@@ -74,7 +68,7 @@ class HyFreeState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HyFree(Method[HyFreeState]):
+class HyFree(SampledBatches[HyFreeState]):
     """Noisy normalized gradients with a step fitted to noisy losses.
 
     The defaults are for linear models and few steps.  Fine-tuned networks start with
@@ -109,8 +103,6 @@ class HyFree(Method[HyFreeState]):
         Noise of the gradients, from calibration.
     """
 
-    sampling_prob: SamplingProb = 0.1
-    steps: Count = 50
     step_size: Positive | None = None
     loss_clip: Positive = 1.0
     reset_every: Count = 5
@@ -158,27 +150,12 @@ class HyFree(Method[HyFreeState]):
         step_size = self.step_size or (0.1 if self.variant == "adam" else 1.0)
         return HyFreeState(w=w, step_size=step_size, loss_clip=self.loss_clip)
 
-    def schedule(self) -> Schedule:
-        """Return the two kinds of batches in their order."""
-        return schedule_of(self._batch(t) for t in range(self.steps))
-
-    def plan(self, state: HyFreeState) -> BatchPlan:
-        """Name a gradient, and the losses when a fit is due; past the end, the last.
-
-        The accountant refuses what is beyond the schedule; a kind of batch that the
-        schedule does not have would end a paid run with an error instead.
-        """
-        return self._batch(min(state.updates, self.steps - 1))
-
     def _fits(self, update: int) -> bool:
         return update % self.reset_every == 0
 
-    def _batch(self, update: int) -> BatchPlan:
-        losses = (self.losses,) if self._fits(update) else ()
-        return BatchPlan(
-            mechanisms=(self.base.gradient, *losses),
-            sampling_prob=self.sampling_prob,
-        )
+    def releases(self, update: int) -> tuple[Gaussian, ...]:
+        """Name a gradient, and the losses when a fit is due."""
+        return (self.base.gradient, self.losses)[: 1 + self._fits(update)]
 
     def step(
         self,
@@ -191,10 +168,14 @@ class HyFree(Method[HyFreeState]):
         query = objective.normalized_gradient_sum(state.w, stability=self.stability)
         mean = batch.noisy_vector(query, self.base.gradient) / batch_size
         g = mean + objective.penalty_gradient(state.w)
-        new, direction = self._precondition(state, g)
+        # What a step of one would take from zero; the moments are new.
+        new = self.base.moved(replace(state, w=torch.zeros_like(g)), g)
+        direction = -new.w
         fits = self._fits(state.updates)
         if fits:
-            new = self._fitted(batch, objective, new, direction, batch_size)
+            new = self._fitted(
+                batch, objective, replace(new, w=state.w), direction, batch_size
+            )
         record = StepRecord(
             update=state.updates,
             step_size=new.step_size,
@@ -204,24 +185,7 @@ class HyFree(Method[HyFreeState]):
             max_grad_norm=self.base.gradient.sensitivity,
             loss_clip=state.loss_clip,
         )
-        w = state.w - new.step_size * direction
-        return replace(new, w=w, updates=state.updates + 1), record
-
-    def _precondition(
-        self, state: HyFreeState, g: Tensor
-    ) -> tuple[HyFreeState, Tensor]:
-        """Return the new moments, and what a step of one would take from ``w``."""
-        origin = GradientState(
-            w=torch.zeros_like(g),
-            updates=state.updates,
-            first_moment=state.first_moment,
-            second_moment=state.second_moment,
-        )
-        moved = self.base.moved(origin, g)
-        new = replace(
-            state, first_moment=moved.first_moment, second_moment=moved.second_moment
-        )
-        return new, -moved.w
+        return replace(new, w=state.w - new.step_size * direction), record
 
     def _fitted(
         self,

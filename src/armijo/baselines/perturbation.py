@@ -276,7 +276,6 @@ class OutpertGD(BoundedRelease):
         return replace(self, problem=problem, mechanism=mechanism, step_size=step_size)
 
     def _step_size(self, problem: Problem) -> float:
-        """Return the step size, given or the variant's own."""
         if self.step_size is not None:
             return self.step_size
         if self.variant == "replica":
@@ -304,7 +303,6 @@ class OutpertGD(BoundedRelease):
         )
 
     def _noise_multiplier(self, budget: Budget) -> float:
-        """Return noise over sensitivity."""
         needed = single_release_noise(budget)
         if self.variant == "improved":
             return needed
@@ -407,7 +405,6 @@ class OutpertRSGD(BoundedRelease):
         return noisy, StepRecord(update=0, gradients=passes)
 
     def _noisy_average(self, rows: Rows, randomness: Randomness) -> FloatArray:
-        """Draw the order, descend, and add noise."""
         bits = randomness.stream("perturbation")
         order = random_order(max(self.n_rows, rows.size), bits)
         mechanism = self.mechanism

@@ -206,7 +206,6 @@ class TunedSGD(Method[TunedState]):
         start: Tensor,
         n_rows: int,
     ) -> tuple[float, TunedState]:
-        """Draw settings, train and score with them."""
         sgd = self._drawn(randomness.stream("perturbation"))
         data = self._run_data(rows, randomness, sgd, n_rows)
         first = sgd.init(start)
@@ -218,7 +217,6 @@ class TunedSGD(Method[TunedState]):
         )
 
     def _drawn(self, bits: BitSource) -> DPSGD:
-        """Return a run with settings drawn uniformly."""
         step_size = self.step_sizes[_uniform(len(self.step_sizes), bits)]
         clip = self.grad_clips[_uniform(len(self.grad_clips), bits)]
         return DPSGD(
@@ -249,7 +247,6 @@ class TunedSGD(Method[TunedState]):
         return BatchPlan(mechanisms=(self.score,))
 
     def _scored(self, data: PrivateDataset, objective: Objective, w: Tensor) -> float:
-        """Return the noisy number of right rows."""
         batch = data.open(self._score_plan(), label="score")
         return float(
             batch.noisy_sum(as_linear(objective).correct_sum(w), self.score)[0]

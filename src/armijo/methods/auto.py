@@ -54,68 +54,29 @@ from armijo.objectives.base import Objective
 from armijo.objectives.elementwise import moved
 from armijo.objectives.linear import LinearObjective
 
-OCTAVES = 20
-"""Norms are sought within so many doublings of the root of d, either way."""
-
-TAIL_PENALTY = 0.5
-"""Standard deviations a norm must win by for each doubling away from root d."""
-
-MIN_SNR = 3.5
-"""Standard deviations by which some count must stand out; else no scale is known."""
-
-TARGET_SNR = 8.0
-"""Standard deviations of noise that the count of all rows shall be."""
-
-MAX_NORM_SHARE = 0.25
-"""The most that the histogram of norms may take of what the other releases leave."""
-
-RADIUS_SLACK_SD = 2.0
-"""Standard deviations of noise that are added to the squared radius."""
-
-MOST_FEATURES = 1024
-"""Beyond so many the matrix of second moments is not measured."""
-
-GRID = 1 << 12
-"""Rows are rounded to multiples of 1/GRID for the second moments."""
-
-FIRST_STEP = 8.0
-"""First step along the preconditioned direction: twice Newton's at zero weights."""
-
-SMALLEST_STEP, LARGEST_STEP = FIRST_STEP / 8, FIRST_STEP * 4
-"""Where the search stops."""
-
-FACTORS = (0.5, 1.0, 2.0)
-"""Candidates, in units of the last step."""
-
-DROP_ROOM = 2.0
-"""Scale of a drop: so many times what an average row's can be."""
-
-SIGNIFICANCE = 2.0
-"""Standard deviations by which another step must win."""
-
-SCORE_NOISE = 16.0
-"""Noise that all steps together may leave in a weight, times the root of d."""
-
-INTERCEPT_NOISE = 4.0
-"""The same for the intercept."""
-
+OCTAVES = 20  # norms are sought within so many doublings of root d, either way
+TAIL_PENALTY = 0.5  # SDs a norm must win by for each doubling away from root d
+MIN_SNR = 3.5  # SDs by which some count must stand out; else no scale is known
+TARGET_SNR = 8.0  # SDs of noise that the count of all rows shall be
+MAX_NORM_SHARE = 0.25  # most that norms may take of what the other releases leave
+RADIUS_SLACK_SD = 2.0  # SDs of noise that are added to the squared radius
+MOST_FEATURES = 1024  # beyond so many the matrix of second moments is not measured
+GRID = 1 << 12  # rows are rounded to multiples of 1/GRID for the second moments
+FIRST_STEP = 8.0  # along the preconditioned direction: twice Newton's at zero weights
+SMALLEST_STEP, LARGEST_STEP = FIRST_STEP / 8, FIRST_STEP * 4  # where the search stops
+FACTORS = (0.5, 1.0, 2.0)  # candidates, in units of the last step
+DROP_ROOM = 2.0  # scale of a drop: so many times what an average row's can be
+SIGNIFICANCE = 2.0  # SDs by which another step must win
+SCORE_NOISE = 16.0  # noise all steps together may leave in a weight, times root d
+INTERCEPT_NOISE = 4.0  # the same for the intercept
+# Damping of the intercept's step, in squares of the constant feature.  A hinge whose
+# features say little has all its kinks in one place, where full steps of the intercept
+# jump back and forth.
 INTERCEPT_DAMPING = 2.0
-"""Damping of the intercept's step, in squares of the constant feature.
-
-A hinge whose features say little has all its kinks in one place, where full steps of
-the intercept jump back and forth."""
-
-SMALL_NOISE = 0.004
-"""Noise of the mean gradient beyond which weights are held back further."""
-
-MOMENT_FLOOR = 0.5
-"""Smallest damping, in spectral norms of the noise in the second moments."""
-
-SMALLEST_DAMPING = 1e-6
-"""Smallest damping of all, where there is no noise."""
-
-LARGEST_CLIP = 1e3
-"""Where the clip ends as noise vanishes; it clips nothing there."""
+SMALL_NOISE = 0.004  # of the mean gradient; beyond it weights are held back further
+MOMENT_FLOOR = 0.5  # least damping, in spectral norms of the noise in the moments
+SMALLEST_DAMPING = 1e-6  # least damping of all, where there is no noise
+LARGEST_CLIP = 1e3  # where the clip ends as noise vanishes; it clips nothing there
 
 _PER_OCTAVE = 2
 _MIDDLE = OCTAVES * _PER_OCTAVE
@@ -634,7 +595,6 @@ class Auto(Method[AutoState]):
 
     @property
     def _gradient(self) -> Gaussian:
-        """The gradient of every step, in units of its clip."""
         return self._released(self.shares["gradients"] / self.steps)
 
     def _search(self, update: int) -> Gaussian:
@@ -706,13 +666,11 @@ class Auto(Method[AutoState]):
 
     @cached_property
     def _stages(self) -> tuple[Stage, ...]:
-        """The batches before the first step."""
         norm: tuple[Stage, ...] = () if self.data_norm else ("norm",)
         moments: tuple[Stage, ...] = ("moments",) if self.shares["moments"] else ()
         return (*norm, "center", *moments)
 
     def _mechanisms(self, batch: int) -> tuple[Gaussian, ...]:
-        """Return the releases of one batch."""
         if batch >= len(self._stages):
             if not self.search_share:
                 return (self._gradient,)
@@ -762,7 +720,6 @@ class Auto(Method[AutoState]):
         used: tuple[Gaussian, ...],
         batch_size: float,
     ) -> AutoState:
-        """Make one of the releases before the first step."""
         objective = self.objective
         if stage == "norm":
             counts = batch.noisy_sum(norm_histogram(objective), used[0])

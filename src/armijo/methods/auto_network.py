@@ -20,16 +20,14 @@ from armijo import _validate
 from armijo._validate import Count, Positive, SamplingProb, Share
 from armijo.accounting.budget import Budget
 from armijo.accounting.mechanisms import Gaussian
-from armijo.data.private import BatchPlan, PrivateBatch
+from armijo.data.private import PrivateBatch
 from armijo.methods.base import (
     Direction,
-    Method,
     Problem,
-    Schedule,
+    SampledBatches,
     StepRecord,
     calibrated,
     noisy_gradient,
-    schedule_of,
     solved,
     tail_weight,
     with_solved_noise,
@@ -63,7 +61,7 @@ class SearchedState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutoNetwork(Method[SearchedState]):
+class AutoNetwork(SampledBatches[SearchedState]):
     """Noisy gradient steps with a three-point search every few batches.
 
     No setting has to be given.
@@ -127,27 +125,12 @@ class AutoNetwork(Method[SearchedState]):
         first = self.step_size / self.max_grad_norm
         return SearchedState(w=w, point=w, step_size=first)
 
-    def schedule(self) -> Schedule:
-        """Return the two kinds of batches in their order."""
-        return schedule_of(self._batch(t) for t in range(self.steps))
-
-    def plan(self, state: SearchedState) -> BatchPlan:
-        """Name a gradient, and a search when it is due; past the end, the last again.
-
-        The accountant refuses what is beyond the schedule; a kind of batch that the
-        schedule does not have would end a paid run with an error instead.
-        """
-        return self._batch(min(state.updates, self.steps - 1))
-
     def _searches(self, update: int) -> bool:
         return update % self.reset_every == 0
 
-    def _batch(self, update: int) -> BatchPlan:
-        """Return the plan of one batch."""
-        drops = (self.drops,) if self._searches(update) else ()
-        return BatchPlan(
-            mechanisms=(self.gradient, *drops), sampling_prob=self.sampling_prob
-        )
+    def releases(self, update: int) -> tuple[Gaussian, ...]:
+        """Name a gradient, and a search when it is due."""
+        return (self.gradient, self.drops)[: 1 + self._searches(update)]
 
     def step(
         self,

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from armijo import _validate
+from armijo._validate import Count, SamplingProb
 from armijo.accounting.budget import Budget, FloatArray, Neighboring
 from armijo.accounting.calibration import noise_for_plan
 from armijo.accounting.mechanisms import Gaussian, Mechanism
@@ -239,6 +240,53 @@ def calibrated(**given: T | None) -> T:
             "problem) first. Nothing was spent."
         )
     return value
+
+
+class CountedState(State, Protocol):
+    """A state that counts its updates."""
+
+    @property
+    def updates(self) -> int:
+        """How many updates were made."""
+        ...
+
+
+C = TypeVar("C", bound=CountedState)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledBatches(Method[C]):
+    """A method with a fixed number of sampled batches, each named by its number.
+
+    Attributes
+    ----------
+    sampling_prob, steps : float, int
+        Poisson sampling probability and number of batches.
+    """
+
+    sampling_prob: SamplingProb = 0.1
+    steps: Count = 50
+
+    @abstractmethod
+    def releases(self, update: int) -> tuple[Mechanism, ...]:
+        """Name what one batch is for."""
+
+    def schedule(self) -> Schedule:
+        """Return all batches in their order."""
+        return schedule_of(self._batch(t) for t in range(self.steps))
+
+    def plan(self, state: C) -> BatchPlan:
+        """Name the next batch; past the end, the last again.
+
+        The accountant refuses what is beyond the schedule; a kind of batch that the
+        schedule does not have would end a paid run with an error instead.
+        """
+        return self._batch(min(state.updates, self.steps - 1))
+
+    def _batch(self, update: int) -> BatchPlan:
+        return BatchPlan(
+            mechanisms=self.releases(update), sampling_prob=self.sampling_prob
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

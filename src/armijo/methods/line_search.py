@@ -152,15 +152,10 @@ class LineSearch(Method[SearchState]):
         "search_form": ("search", "form"),
         **{
             name: ("search", name)
-            for name in (
-                "slope",
-                "shrink",
-                "max_tries",
-                "subtract_noise",
-                "armijo_scaling",
-                "fallback",
-            )
+            for name in ("slope", "shrink", "max_tries", "subtract_noise")
         },
+        "armijo_scaling": ("search", "armijo_scaling"),
+        "fallback": ("search", "fallback"),
     }
 
     gradient_rho: Budgeted | None = None

@@ -11,20 +11,20 @@ the replica of earlier papers: as many of the ``steps`` are made as the budget a
 
 import math
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from armijo import _validate
-from armijo._validate import Count, NonNegative, Positive, SamplingProb, Share
+from armijo._validate import Count, NonNegative, Positive, Share
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import affordable_steps, noise_multiplier_for
 from armijo.accounting.mechanisms import Gaussian
-from armijo.data.private import BatchPlan, PrivateBatch
+from armijo.data.private import PrivateBatch
 from armijo.methods.base import (
-    Method,
     Problem,
+    SampledBatches,
     Schedule,
     StepRecord,
     calibrated,
@@ -43,8 +43,11 @@ class GradientState:
     second_moment: Tensor | None = None
 
 
+G = TypeVar("G", bound=GradientState)
+
+
 @dataclass(frozen=True, kw_only=True)
-class DPSGD(Method[GradientState]):
+class DPSGD(SampledBatches[GradientState]):
     """Noisy gradient descent with a fixed step.
 
     Attributes
@@ -60,8 +63,6 @@ class DPSGD(Method[GradientState]):
         Noise of each gradient sum over the clip; None solves it for the budget.
     """
 
-    sampling_prob: SamplingProb = 0.1
-    steps: Count = 50
     step_size: Positive | None = None
     max_grad_norm: Positive = 3.0
     noise_multiplier: NonNegative | None = None
@@ -100,16 +101,13 @@ class DPSGD(Method[GradientState]):
         """Return the first state."""
         return GradientState(w=w)
 
+    def releases(self, update: int) -> tuple[Gaussian, ...]:
+        """Name one gradient."""
+        return (self.gradient,)
+
     def schedule(self) -> Schedule:
         """Return ``steps`` equal charges."""
-        return ((self._batch().mechanism, self.steps),)
-
-    def plan(self, state: GradientState) -> BatchPlan:
-        """Name one gradient."""
-        return self._batch()
-
-    def _batch(self) -> BatchPlan:
-        return BatchPlan(mechanisms=(self.gradient,), sampling_prob=self.sampling_prob)
+        return ((self._batch(0).mechanism, self.steps),)
 
     def step(
         self,
@@ -130,7 +128,7 @@ class DPSGD(Method[GradientState]):
         )
         return self.moved(state, direction.vector), record
 
-    def moved(self, state: GradientState, g: Tensor) -> GradientState:
+    def moved(self, state: G, g: Tensor) -> G:
         """Go against the noisy gradient."""
         size = calibrated(step_size=self.step_size)
         return replace(state, w=state.w - size * g, updates=state.updates + 1)
@@ -151,7 +149,7 @@ class DPAdam(DPSGD):
     def _usual_step(self, problem: Problem) -> float:
         return 1e-3 if problem.objective is None else 0.1
 
-    def moved(self, state: GradientState, g: Tensor) -> GradientState:
+    def moved(self, state: G, g: Tensor) -> G:
         """Update both moments, correct their bias, and move."""
         first, second = state.first_moment, state.second_moment
         if first is None or second is None:
@@ -161,7 +159,8 @@ class DPAdam(DPSGD):
         t = state.updates + 1
         mean = first / (1 - self.beta1**t)
         scale = (second / (1 - self.beta2**t)).sqrt() + self.eps
-        return GradientState(
+        return replace(
+            state,
             w=state.w - calibrated(step_size=self.step_size) * mean / scale,
             updates=t,
             first_moment=first,

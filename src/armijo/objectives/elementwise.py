@@ -115,5 +115,4 @@ def _numbers() -> FloatArray:
 
 
 def _equal(first: FloatArray, second: FloatArray) -> bool:
-    """Compare bits."""
     return bool(np.array_equal(first.view(np.uint64), second.view(np.uint64)))

@@ -37,7 +37,6 @@ from armijo.objectives.losses import (
     softmax_losses,
     softmax_slopes,
 )
-from armijo.objectives.penalty import SquaredPenalty
 
 SOFTMAX = "softmax"
 """The only loss of several scores: all others are losses of a margin."""
@@ -46,7 +45,7 @@ _POINTS = 16  # whose scores are formed together
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearObjective(SquaredPenalty):
+class LinearObjective(Objective):
     """Linear classifier: mean loss plus ``l2/2 ||w||^2`` (the intercept included).
 
     Attributes
@@ -119,13 +118,11 @@ class LinearObjective(SquaredPenalty):
         return self._scores(w, rows.X)
 
     def _scores(self, w: Tensor, X: Matrix) -> Tensor:
-        """Return the scores of rows on their lattices."""
         weights = w.numpy().reshape(self.outputs, -1)
         scores = torch.from_numpy(self._with_intercept(X, weights))
         return scores[:, 0] if self.outputs == 1 else scores
 
     def _with_intercept(self, X: Matrix, weights: FloatArray) -> FloatArray:
-        """Return one score for each row and each row of weights."""
         product = exact_product(X, weights[:, : self.n_features].T)
         return product + weights[:, -1] if self.fit_intercept else product
 
@@ -138,7 +135,6 @@ class LinearObjective(SquaredPenalty):
         return scores if self.outputs > 1 else scores * y
 
     def _losses_of(self, signed: Tensor, y: Tensor) -> Tensor:
-        """Return the losses of margins or scores."""
         if self.outputs > 1:
             return torch.from_numpy(softmax_losses(signed.numpy(), y.numpy()))
         return self.margin_loss.value(signed)
@@ -325,7 +321,6 @@ class LinearObjective(SquaredPenalty):
         return rows.keep(("columns", self.fit_intercept), lambda: self._by_column(rows))
 
     def _by_column(self, rows: Rows) -> list[tuple[Tensor, Tensor]]:
-        """Sort the entries of the rows by feature."""
         X = rows.X if sparse.issparse(rows.X) else np.asarray(rows.X)
         table, y = sparse.csc_array(X), self.labels(rows)
         where = torch.from_numpy(table.indices.astype(np.int64))

@@ -190,7 +190,6 @@ class Huber(Loss):
     width: float = 0.5
 
     def __post_init__(self) -> None:
-        """Refuse a width that is not positive."""
         _validate.positive(width=self.width)
 
     @property

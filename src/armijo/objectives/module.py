@@ -43,7 +43,6 @@ from armijo.objectives.ghost.probe import refuse_mixing_examples, row_wise_test
 from armijo.objectives.ghost.skip_failing import skip_failing
 from armijo.objectives.ghost.strategy import strategy_for
 from armijo.objectives.losses import clipped_losses, loss_drops
-from armijo.objectives.penalty import SquaredPenalty
 
 Numbers = Callable[[Rows], FloatArray]
 
@@ -55,7 +54,7 @@ class _Part(NamedTuple):
     blank: Tensor
 
 
-class ModuleObjective(SquaredPenalty):
+class ModuleObjective(Objective):
     """A module's loss, summed over examples, plus ``l2/2 ||w||^2``.
 
     Parameters
