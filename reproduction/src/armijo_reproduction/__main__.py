@@ -7,15 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import rich.progress as bars
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
@@ -30,6 +24,7 @@ from armijo_reproduction.spec import RunKey
 BAD_ARGUMENT = DAMAGED = 2
 INTERRUPTED = 130
 RESULTS, FIGURES_FOLDER = Path("results"), Path("figures")
+NONE: list[str] = []
 
 app = typer.Typer(
     help="The experiments, figures and datasets of the paper's reproduction.",
@@ -39,9 +34,9 @@ app = typer.Typer(
 )
 data = typer.Typer(help="Published datasets: list, fetch, check.", no_args_is_help=True)
 app.add_typer(data, name="datasets")
-Folder = Annotated[
-    Path, typer.Option("--results", help="Where the result files are and grow.")
-]
+Name = Annotated[str, typer.Argument(help="A name; see list.")]
+Fast = Annotated[bool, typer.Option("--fast", help="The small version, in seconds.")]
+Folder = Annotated[Path, typer.Option(help="Where the result files are and grow.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -58,18 +53,12 @@ def list_experiments(*, json: AsJson = False) -> None:
 
 @app.command("run")
 def run(
-    name: Annotated[str, typer.Argument(help="An experiment's name; see list.")],
+    name: Name,
     *,
-    fast: Annotated[
-        bool, typer.Option(help="A small version of it, in seconds.")
-    ] = False,
-    jobs: Annotated[
-        int, typer.Option(min=1, help="Processes, of one thread each.")
-    ] = 1,
+    fast: Fast = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes, one thread each.")] = 1,
     results: Folder = RESULTS,
-    minutes: Annotated[
-        float | None, typer.Option(min=0, help="Start no run after so many minutes.")
-    ] = None,
+    minutes: Annotated[float, typer.Option(min=0, help="Start no run later.")] = 1e9,
     json: AsJson = False,
 ) -> None:
     """Run or resume one of the paper's experiments.
@@ -83,7 +72,7 @@ def run(
             folder=results,
             fast=fast,
             jobs=jobs,
-            deadline=None if minutes is None else 60 * minutes,
+            deadline=60 * minutes,
             progress=progress,
         )
     emit(
@@ -103,9 +92,10 @@ def run(
 @contextmanager
 def _bar(*, quiet: bool) -> Iterator[Callable[[int, int, RunKey | None], None]]:
     """Show runs done, the time left and the last run on standard error."""
-    last_run = TextColumn("{task.fields[last]}", style="dim")
-    columns = MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(), last_run
-    with Progress(*columns, console=Console(file=sys.stderr, quiet=quiet)) as bar:
+    last = bars.TextColumn("{task.fields[last]}", style="dim")
+    columns = bars.MofNCompleteColumn(), bars.BarColumn(), bars.TimeRemainingColumn()
+    console = Console(file=sys.stderr, quiet=quiet)
+    with bars.Progress(*columns, last, console=console) as bar:
         task = bar.add_task("", total=None, last="")
 
         def progress(done: int, total: int, last: RunKey | None) -> None:
@@ -117,23 +107,13 @@ def _bar(*, quiet: bool) -> Iterator[Callable[[int, int, RunKey | None], None]]:
 
 @app.command("figures")
 def figures(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Figures; all that have results."),
-    ] = None,
+    names: Annotated[list[str], typer.Argument(help="All that have results.")] = NONE,
     *,
     results: Folder = RESULTS,
     out: Annotated[Path, typer.Option(help="Where the figures go.")] = FIGURES_FOLDER,
-    fast: Annotated[
-        bool, typer.Option(help="Draw the results of the fast versions.")
-    ] = False,
-    tables: Annotated[
-        Path | None, typer.Option(help="Write all tables to this Markdown file.")
-    ] = None,
-    page: Annotated[
-        Path | None,
-        typer.Option(help="Fill the measured parts of this Markdown page."),
-    ] = None,
+    fast: Fast = False,
+    tables: Annotated[Path | None, typer.Option(help="Write all tables here.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Fill this Markdown page.")] = None,
     json: AsJson = False,
 ) -> None:
     """Draw the paper's figures from the results that are there, as PNG and SVG.
@@ -144,7 +124,7 @@ def figures(
         raise ArmijoError("A page shows all figures; name none of them with --page.")
     parts = load_parts(results, fast=fast)
     template = None if page is None else page.read_text(encoding="utf-8")
-    drawn = draw_figures(parts, out, names or ())
+    drawn = draw_figures(parts, out, names)
     if tables is not None:
         tables.write_text(tables_page(parts), encoding="utf-8")
     if page is not None and template is not None:
@@ -183,52 +163,40 @@ def list_datasets(*, json: AsJson = False) -> None:
 
 @data.command("fetch")
 def fetch(
-    name: Annotated[str, typer.Argument(help="A dataset's name; see list.")],
+    name: Name,
     *,
-    file: Annotated[
-        Path | None, typer.Option(help="A file of your own, verified and kept.")
-    ] = None,
+    file: Annotated[Path | None, typer.Option(help="A file of your own.")] = None,
     json: AsJson = False,
 ) -> None:
     """Download a dataset from its publisher, or take a file of your own."""
     paths = datasets.fetch(name, own_file=file, progress=not json)
-    result = {"name": name, "files": [str(path) for path in paths]}
+    result = {"name": name, "files": list(map(str, paths))}
     emit(result, title="Dataset", as_json=json)
 
 
 @data.command("check")
 def check(
-    name: Annotated[
-        str | None, typer.Argument(help="A dataset's name; all of them without.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="All of them without.")] = None,
     *,
     json: AsJson = False,
 ) -> None:
     """Verify the files that are here; 2 is the exit code if one is damaged."""
-    names = [name] if name is not None else list(datasets.DATASETS)
-    states = {each: datasets.check(each) for each in names}
-    rows: list[dict[str, Any]] = [
-        {
-            "name": each,
-            "files": [f"{s.name}: {s.state} {s.detail}".strip() for s in files],
-            "complete": all(s.state in ("verified", "unverified") for s in files),
-        }
-        for each, files in states.items()
-    ]
+    rows: list[dict[str, Any]] = []
+    for listed in [name] if name is not None else datasets.DATASETS:
+        files = datasets.check(listed)
+        texts = [f"{s.name}: {s.state} {s.detail}".strip() for s in files]
+        complete = all(s.state in ("verified", "unverified") for s in files)
+        rows.append({"name": listed, "files": texts, "complete": complete})
     if name is not None:
         emit(rows[0], title="Dataset", as_json=json)
     else:
         _emit_rows("Datasets", rows, ("name", "files"), as_json=json)
-    if any(s.state == "damaged" for files in states.values() for s in files):
+    if any(": damaged" in text for row in rows for text in row["files"]):
         raise typer.Exit(DAMAGED)
 
 
 def _emit_rows(
-    title: str,
-    rows: Sequence[dict[str, Any]],
-    columns: Sequence[str],
-    *,
-    as_json: bool,
+    title: str, rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_json: bool
 ) -> None:
     """Print all rows as one JSON object, or some columns of them as a table."""
     if as_json:

@@ -8,7 +8,6 @@ are seeded and carry no guarantee; accounting and noise are those of a private
 run.  ``accuracy.toml`` has the variants and what was measured before.
 """
 
-import csv
 import math
 import sys
 import time
@@ -111,41 +110,34 @@ def _measured(
 
 def _append(row: list[object]) -> None:
     """Add one row at once, so that a kill loses at most the run in progress."""
-    new = not RESULTS.exists()
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.writer(file)
-        if new:
-            writer.writerow([*KEY, "accuracy", "batches", "seconds"])
-        writer.writerow(row)
+    columns = [*KEY, "accuracy", "batches", "seconds"]
+    table = pd.DataFrame([row], columns=columns)
+    table.to_csv(RESULTS, mode="a", header=not RESULTS.exists(), index=False)
 
 
 def table() -> str:
     """Return the page made from the results."""
     results = pd.read_csv(RESULTS)
-    grouped = results.groupby(list(KEY[:4]))["accuracy"].agg(["mean", "sem", "count"])
+    means = results.groupby(list(KEY[:4]))["accuracy"].agg(["mean", "sem"])
     lines = [(FILES / "accuracy_intro.md").read_text("utf-8")]
     for name, model in product(DATASETS, MODELS):
         lines += [
             f"\n## {name}, {model}\n",
             "| | " + " | ".join(map(str, EPSILONS)) + " |",
-            "|---" * (len(EPSILONS) + 1) + "|",
         ]
+        lines.append("|---" * (len(EPSILONS) + 1) + "|")
         for variant in VARIANTS:
-            lines += _lines_of(grouped, name, model, variant)
+            lines += _lines_of(means, name, model, variant)
     return "\n".join(lines) + "\n"
 
 
-def _lines_of(grouped: pd.DataFrame, name: str, model: str, variant: str) -> list[str]:
+def _lines_of(means: pd.DataFrame, name: str, model: str, variant: str) -> list[str]:
     """Return the line of a variant, and under it what was measured before."""
-    shown = []
-    for epsilon in EPSILONS:
-        key = (name, model, variant, epsilon)
-        found = grouped.loc[key] if key in grouped.index else None
-        text = "" if found is None else f"{found['mean']:.4f} ± {found['sem']:.4f}"
-        shown.append(text)
-    if not any(shown):
+    keys = [(name, model, variant, epsilon) for epsilon in EPSILONS]
+    if not any(key in means.index for key in keys):
         return []
-    lines = [f"| {variant} | " + " | ".join(shown) + " |"]
+    texts = means.apply(lambda row: f"{row['mean']:.4f} ± {row['sem']:.4f}", axis=1)
+    lines = [f"| {variant} | " + " | ".join(texts.get(key, "") for key in keys) + " |"]
     if goal := prototype(name, model, variant):
         figures = " | ".join("" if math.isnan(x) else f"{x:.3f}" for x in goal)
         lines.append(f"| *{variant}, prototype* | {figures} |")

@@ -23,6 +23,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -57,12 +58,17 @@ PROPOSED = ("DP-BLSGD", "DP-BLSGD-AC", "DP-BLGD")
 """The three methods of the paper."""
 BASELINES = ("DP-AGD", "DP-SGD", "Outpert-RSGD", "Outpert-GD", "ObjPert", "PrivGene")
 """The paper's private baselines; majority and non-private frame the figures."""
+TENTH_AND_ALL = ("sampling_prob=0.1", "sampling_prob=1.0")
 _SYMBOLS = {
     "slope": "alpha",
     "shrink": "beta",
     "sampling_prob": "q",
     "clip_decay": "zeta",
 }
+
+
+class MissingResults(Exception):
+    """A rule lacks results that it needs."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +79,8 @@ class Finding:
     verdict: str
 
 
-Rule = Callable[..., Finding | None]
-"""From results and the claim's arguments to a finding; None where some are missing."""
-RULES: dict[str, Rule] = {}
-
-
-def rule(function: Rule) -> Rule:
-    """Let ``claims.toml`` name a function."""
-    RULES[function.__name__] = function
-    return function
+Rule = Callable[..., Finding]
+"""From results and the claim's arguments to a finding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,22 +113,28 @@ class Claim:
         )
 
     def _judged(self, parts: Sequence[Part]) -> Finding | None:
-        return RULES[self.rule](parts, *self.args) if parts else None
+        rule: Rule = globals()[self.rule]
+        try:
+            return rule(parts, *self.args) if parts else None
+        except MissingResults:
+            return None
 
 
-def claims() -> tuple[Claim, ...]:
-    """Return all claims, in the order of the paper."""
+def _claims() -> tuple[Claim, ...]:
     path = files("armijo_reproduction") / "claims.toml"
-    sections = tomllib.loads(path.read_text(encoding="utf-8"))
-    listed = []
-    for name, section in sections.items():
+    claims = []
+    for name, section in tomllib.loads(path.read_text(encoding="utf-8")).items():
         for claim in section["claims"]:
             values: dict[str, Any] = {
                 key: tuple(value) if isinstance(value, list) else value
                 for key, value in (section["all"] | claim).items()
             }
-            listed.append(Claim(section=name, **values))
-    return tuple(listed)
+            claims.append(Claim(section=name, **values))
+    return tuple(claims)
+
+
+CLAIMS = _claims()
+"""All claims, in the order of the paper."""
 
 
 @dataclass(frozen=True)
@@ -178,9 +183,11 @@ class WinCount:
         verdicts = {HOLDS: self.above, NOISE: self.tied, FAILS: self.below}
         return _majority([name for name, n in verdicts.items() for _ in range(n)])
 
-    def finding(self) -> Finding | None:
-        """Return the count in words with its verdict; None if nothing was compared."""
-        return Finding(str(self), self.verdict()) if self.settings else None
+    def finding(self) -> Finding:
+        """Return the count in words with its verdict."""
+        if not self.settings:
+            raise MissingResults
+        return Finding(str(self), self.verdict())
 
     def __str__(self) -> str:
         error = "" if math.isnan(self.error) else f" ± {self.error:.4f}"
@@ -218,18 +225,15 @@ def diffs_of(
     most: float = math.inf,
 ) -> list[PairedDiff]:
     """Return the differences of some series to others by setting, up to a budget."""
-    tables = [part.accuracies for part in parts]
-    return [
-        paired_diff(by_fold)
-        for first in firsts
-        for second in seconds
-        for table in tables
-        if first in table and second in table
-        for (*_, eps), by_fold in (table[first] - table[second])
-        .to_dict("index")
-        .items()
-        if eps <= most
-    ]
+    diffs = []
+    for first, second, part in product(firsts, seconds, parts):
+        table = part.accuracies
+        if first in table and second in table:
+            by_place = (table[first] - table[second]).to_dict("index").items()
+            diffs += [
+                paired_diff(folds) for (*_, eps), folds in by_place if eps <= most
+            ]
+    return diffs
 
 
 def in_symbols(setting: str) -> str:
@@ -242,18 +246,17 @@ def in_symbols(setting: str) -> str:
     return f"{_SYMBOLS.get(name, name)} = {value}"
 
 
-def _means(part: Part, epsilon: float) -> dict[str, Mean]:
-    """Return the accuracy of every setting that has run, in the order of the values."""
+def _means(part: Part, epsilon: float) -> tuple[dict[str, Mean], str]:
+    """Return the accuracy by setting, in the order of the values, and the best one."""
     rows = summarized(part.of(epsilon=epsilon), "accuracy", ["setting"])
     means = {
         setting: Mean(value, error, runs)
         for setting, value, error, runs in rows.itertuples(index=False, name=None)
     }
-    return {name: means[name] for name in part.experiment.settings() if name in means}
-
-
-def _best(means: dict[str, Mean]) -> str:
-    return max(means, key=lambda setting: means[setting].value)
+    means = {name: means[name] for name in part.experiment.settings() if name in means}
+    if len(means) < 2:
+        raise MissingResults
+    return means, max(means, key=lambda setting: means[setting].value)
 
 
 def _lead(part: Part, epsilon: float, first: str, second: str) -> PairedDiff:
@@ -262,96 +265,77 @@ def _lead(part: Part, epsilon: float, first: str, second: str) -> PairedDiff:
     return difference(ours, theirs, "accuracy")
 
 
-@rule
-def robust(parts: Sequence[Part]) -> Finding | None:
+def robust(parts: Sequence[Part]) -> Finding:
     """Judge whether best and worst value of a parameter are close at epsilon 0.2."""
-    part = parts[0]
-    means = _means(part, HIGH)
-    if len(means) < 2:
-        return None
-    low, *_, high = sorted(means, key=lambda setting: means[setting].value)
-    spread = means[high].value - means[low].value
+    means, best = _means(parts[0], HIGH)
+    worst = min(means, key=lambda setting: means[setting].value)
+    spread = means[best].value - means[worst].value
     text = (
-        f"{spread:.4f} between {in_symbols(high)} ({means[high]}) and "
-        f"{in_symbols(low)} ({means[low]}) at epsilon {HIGH:g}"
+        f"{spread:.4f} between {in_symbols(best)} ({means[best]}) and "
+        f"{in_symbols(worst)} ({means[worst]}) at epsilon {HIGH:g}"
     )
     return Finding(text, HOLDS if spread <= ROBUST else FAILS)
 
 
-@rule
-def best_at(parts: Sequence[Part], setting: str, *epsilons: float) -> Finding | None:
+def best_at(parts: Sequence[Part], setting: str, *epsilons: float) -> Finding:
     """Judge whether a value is the best one at some budgets."""
-    part, texts, verdicts = parts[0], [], set()
+    texts, verdicts = [], set()
     for epsilon in epsilons:
-        means = _means(part, epsilon)
-        if setting not in means or len(means) < 2:
-            return None
-        best = _best(means)
-        lead = WinCount.of([_lead(part, epsilon, best, setting)])
+        means, best = _means(parts[0], epsilon)
+        if setting not in means:
+            raise MissingResults
+        lead = WinCount.of([_lead(parts[0], epsilon, best, setting)])
         verdicts.add(HOLDS if best == setting else FAILS if lead.above else NOISE)
         texts.append(
             f"at epsilon {epsilon:g} {in_symbols(best)} is best with "
             f"{means[best]}; {in_symbols(setting)} has {means[setting]}"
         )
-    worst = next(each for each in (FAILS, NOISE, HOLDS) if each in verdicts)
+    worst = next(verdict for verdict in (FAILS, NOISE, HOLDS) if verdict in verdicts)
     return Finding("; ".join(texts), worst)
 
 
-@rule
-def above_others(parts: Sequence[Part], first: str, *others: str) -> Finding | None:
+def above_others(parts: Sequence[Part], first: str, *others: str) -> Finding:
     """Judge whether a value is above others, over all budgets."""
     return WinCount.of(
         _lead(parts[0], epsilon, first, other)
-        for epsilon in parts[0].experiment.epsilons
-        for other in others
+        for epsilon, other in product(parts[0].experiment.epsilons, others)
     ).finding()
 
 
-@rule
-def small_batches_lose(parts: Sequence[Part]) -> Finding | None:
+def small_batches_lose(parts: Sequence[Part]) -> Finding:
     """Judge whether the smallest sampling ratio is below the best at epsilon 0.05."""
-    part = parts[0]
-    means = _means(part, LOW)
-    if len(means) < 2:
-        return None
-    smallest, best = next(iter(means)), _best(means)
-    lead = WinCount.of([_lead(part, LOW, best, smallest)])
-    verdict = FAILS if best == smallest else HOLDS if lead.above else NOISE
+    means, best = _means(parts[0], LOW)
+    smallest = next(iter(means))
+    lead = WinCount.of([_lead(parts[0], LOW, best, smallest)])
     text = (
         f"{in_symbols(smallest)} has {means[smallest]}, {in_symbols(best)} is best "
         f"with {means[best]}"
     )
+    verdict = FAILS if best == smallest else HOLDS if lead.above else NOISE
     return Finding(text, verdict)
 
 
-def _by_budget(diffs: dict[float, PairedDiff]) -> str | None:
-    """Return differences in words; None if one of them has no runs."""
+def _by_budget(diffs: dict[float, PairedDiff]) -> str:
     if not all(diff.runs for diff in diffs.values()):
-        return None
+        raise MissingResults
     return "; ".join(f"{diff} at epsilon {eps:g}" for eps, diff in diffs.items())
 
 
-@rule
-def full_batch_is_similar(parts: Sequence[Part]) -> Finding | None:
+def full_batch_is_similar(parts: Sequence[Part]) -> Finding:
     """Judge whether batches of a tenth are as accurate as all rows."""
-    part = parts[0]
-    settings = "sampling_prob=0.1", "sampling_prob=1.0"
-    diffs = {eps: _lead(part, eps, *settings) for eps in part.experiment.epsilons}
-    if (text := _by_budget(diffs)) is None:
-        return None
+    epsilons = parts[0].experiment.epsilons
+    diffs = {eps: _lead(parts[0], eps, *TENTH_AND_ALL) for eps in epsilons}
+    text = f"q = 0.1 minus q = 1: {_by_budget(diffs)}"
     close = all(abs(diff.value) <= SIMILAR for diff in diffs.values())
-    return Finding(f"q = 0.1 minus q = 1: {text}", HOLDS if close else FAILS)
+    return Finding(text, HOLDS if close else FAILS)
 
 
-@rule
-def fewer_evaluations(parts: Sequence[Part]) -> Finding | None:
+def fewer_evaluations(parts: Sequence[Part]) -> Finding:
     """Judge whether batches of a tenth need half of the passes over all rows."""
-    part = parts[0]
-    epsilon = part.experiment.epsilons[0]
-    settings = "sampling_prob=0.1", "sampling_prob=1.0"
-    rows = [part.of(epsilon=epsilon, setting=setting) for setting in settings]
+    epsilon = parts[0].experiment.epsilons[0]
+    rows = [parts[0].of(epsilon=epsilon, setting=each) for each in TENTH_AND_ALL]
     if any(some.empty for some in rows):
-        return None
+        raise MissingResults
     texts, ratios = [], []
     for column in ("gradients", "objectives"):
         tenth, every = (mean_of(some, column).value for some in rows)
@@ -363,56 +347,48 @@ def fewer_evaluations(parts: Sequence[Part]) -> Finding | None:
     return Finding("; ".join(texts), HOLDS if max(ratios) <= 0.5 else FAILS)
 
 
-@rule
-def decay_helps_only_at_low_budget(parts: Sequence[Part]) -> Finding | None:
+def decay_helps_only_at_low_budget(parts: Sequence[Part]) -> Finding:
     """Judge whether a decaying clip helps at epsilon 0.05 and does not at 0.2."""
-    part = parts[0]
     diffs = {}
     for epsilon in (LOW, HIGH):
-        rows = part.of(epsilon=epsilon)
+        rows = parts[0].of(epsilon=epsilon)
         constant = rows["setting"] == "clip_decay=0.0"
         diffs[epsilon] = difference(rows[~constant], rows[constant], "accuracy")
-    if (text := _by_budget(diffs)) is None:
-        return None
+    text = f"mean of all zeta above 0 minus zeta = 0: {_by_budget(diffs)}"
     low, high = (WinCount.of([diff]) for diff in diffs.values())
     verdict = NOISE if low.tied else HOLDS if low.above and not high.above else FAILS
-    return Finding(f"mean of all zeta above 0 minus zeta = 0: {text}", verdict)
+    return Finding(text, verdict)
 
 
-@rule
 def beats(
     parts: Sequence[Part],
     firsts: Sequence[str] = PROPOSED,
     seconds: Sequence[str] = BASELINES,
     most: float = math.inf,
-) -> Finding | None:
+) -> Finding:
     """Judge whether methods are above baselines in most settings."""
     return WinCount.of(diffs_of(parts, firsts, seconds, most)).finding()
 
 
-@rule
-def beats_output_perturbation(parts: Sequence[Part]) -> Finding | None:
+def beats_output_perturbation(parts: Sequence[Part]) -> Finding:
     """Judge whether the three are above Outpert-RSGD on three data sets of four."""
-    counts = {}
+    texts, won = [], 0
     for dataset in dict.fromkeys(part.experiment.datasets[0] for part in parts):
         some = [part for part in parts if part.experiment.datasets[0] == dataset]
         count = WinCount.of(diffs_of(some, PROPOSED, ["Outpert-RSGD"]))
         if count.settings:
-            counts[dataset_name(dataset)] = count
-    if len(counts) < 3:
-        return None
-    texts = (
-        f"{name}: above in {count.above} of {count.settings} settings, "
-        f"below in {count.below}"
-        for name, count in counts.items()
-    )
-    won = sum(count.verdict() == HOLDS for count in counts.values())
+            won += count.verdict() == HOLDS
+            texts.append(
+                f"{dataset_name(dataset)}: above in {count.above} of {count.settings} "
+                f"settings, below in {count.below}"
+            )
+    if len(texts) < 3:
+        raise MissingResults
     return Finding("; ".join(texts), HOLDS if won >= 3 else FAILS)
 
 
-@rule
-def bank_has_a_small_range(parts: Sequence[Part]) -> Finding | None:
-    """Judge whether majority and non-private are close on Bank."""
+def has_a_small_range(parts: Sequence[Part]) -> Finding:
+    """Judge whether majority and non-private are close."""
     ranges = {}
     for part in parts:
         rows = [part.of(line=label) for label in ("non-private", "majority")]
@@ -420,14 +396,13 @@ def bank_has_a_small_range(parts: Sequence[Part]) -> Finding | None:
             best, least = (mean_of(some, "accuracy").value for some in rows)
             ranges[MODELS[part.experiment.models[0]]] = best - least
     if not ranges:
-        return None
+        raise MissingResults
     text = "; ".join(f"{size:.4f} with {model}" for model, size in ranges.items())
     close = max(ranges.values()) <= ROBUST
     return Finding(f"non-private minus majority: {text}", HOLDS if close else FAILS)
 
 
-@rule
-def adaptive_clip_helps_somewhere(parts: Sequence[Part]) -> Finding | None:
+def adaptive_clip_helps_somewhere(parts: Sequence[Part]) -> Finding:
     """Judge whether DP-BLSGD-AC is above DP-BLSGD over all budgets of a data set."""
     diffs = {}
     for part in parts:
@@ -435,7 +410,7 @@ def adaptive_clip_helps_somewhere(parts: Sequence[Part]) -> Finding | None:
         if count.settings:
             diffs[_place(part, ", ")] = Mean(count.mean, count.error, count.settings)
     if not diffs:
-        return None
+        raise MissingResults
     text = "; ".join(f"{name}: {diff}" for name, diff in diffs.items())
     helped = any(diff.value > 2 * diff.error for diff in diffs.values())
     return Finding(f"mean over all budgets: {text}", HOLDS if helped else FAILS)
@@ -462,10 +437,10 @@ def _final(curve: pd.DataFrame, column: str) -> float:
     return float(curve[column].iloc[-LAST:].mean())
 
 
-def network_rule(judge: Callable[..., tuple[str, str]]) -> Rule:
+def by_network(judge: Callable[..., tuple[str, str]]) -> Rule:
     """Judge networks one by one; the claim holds if it does for more than half."""
 
-    def judged(parts: Sequence[Part], *args: str) -> Finding | None:
+    def judged(parts: Sequence[Part], *args: str) -> Finding:
         texts, verdicts = [], []
         for part in parts:
             curves = _curves(part)
@@ -473,13 +448,14 @@ def network_rule(judge: Callable[..., tuple[str, str]]) -> Rule:
                 text, verdict = judge(curves, *args)
                 texts.append(f"{_place(part, ' ')}: {text}")
                 verdicts.append(verdict)
-        return Finding("; ".join(texts), _majority(verdicts)) if texts else None
+        if not texts:
+            raise MissingResults
+        return Finding("; ".join(texts), _majority(verdicts))
 
-    RULES[judge.__name__] = judged
     return judged
 
 
-@network_rule
+@by_network
 def steps_fall(curves: Curves) -> tuple[str, str]:
     """Compare the mean step size of the first and the last third."""
     steps = curves[NETWORK]["step_size"].dropna()
@@ -488,25 +464,21 @@ def steps_fall(curves: Curves) -> tuple[str, str]:
     return f"{first:.3f}, then {last:.3f}", HOLDS if last < first else FAILS
 
 
-@network_rule
+@by_network
 def reaches_sooner(curves: Curves) -> tuple[str, str]:
     """Compare the iterations until high accuracy; the evaluations are a grid."""
     finals = (_final(curves[name], "accuracy") for name in (NETWORK, *PEERS))
-    goal = HIGH_ACCURACY * max(finals)
-    first = {}
+    goal, texts, first = HIGH_ACCURACY * max(finals), [], {}
     for name in (NETWORK, *PEERS):
         reached = curves[name].index[curves[name]["accuracy"] >= goal]
         first[name] = float(reached[0]) if len(reached) else math.inf
+        texts.append(f"{name} {f'{first[name]:.0f}' if len(reached) else 'never'}")
     lead = min(first[name] for name in PEERS) - first[NETWORK]
-    summary = ", ".join(
-        f"{name} " + ("never" if math.isinf(when) else f"{when:.0f}")
-        for name, when in first.items()
-    )
     verdict = HOLDS if lead > 0 else FAILS if lead < 0 else NOISE
-    return f"iterations until {goal:.3f}: {summary}", verdict
+    return f"iterations until {goal:.3f}: {', '.join(texts)}", verdict
 
 
-@network_rule
+@by_network
 def ends(curves: Curves, how: str, column: str) -> tuple[str, str]:
     """Judge whether a final value is "similar", "higher" or "lower"."""
     final = {name: _final(curves[name], column) for name in (NETWORK, *PEERS)}
@@ -519,8 +491,7 @@ def ends(curves: Curves, how: str, column: str) -> tuple[str, str]:
     return summary, NOISE if abs(lead) < noise else HOLDS if lead > 0 else FAILS
 
 
-@rule
-def cifar_has_the_largest_gap(parts: Sequence[Part]) -> Finding | None:
+def cifar_has_the_largest_gap(parts: Sequence[Part]) -> Finding:
     """Judge whether privacy costs most accuracy on CIFAR-10."""
     costs = {}
     for part in parts:
@@ -529,10 +500,7 @@ def cifar_has_the_largest_gap(parts: Sequence[Part]) -> Finding | None:
             free, own = (_final(curves[name], "accuracy") for name in (FREE, NETWORK))
             costs[part.experiment.name] = free - own
     if "cifar-cnn" not in costs or len(costs) < 2:
-        return None
+        raise MissingResults
     text = ", ".join(f"{name} {cost:.3f}" for name, cost in costs.items())
     largest = max(costs, key=lambda name: costs[name]) == "cifar-cnn"
     return Finding(f"non-private minus {NETWORK}: {text}", HOLDS if largest else FAILS)
-
-
-CLAIMS = claims()

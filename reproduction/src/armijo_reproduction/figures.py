@@ -6,8 +6,7 @@
 
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -39,21 +38,7 @@ DOCUMENT: dict[str, Any] = tomllib.loads(
 )
 FIGURES: dict[str, dict[str, Any]] = DOCUMENT["figures"]
 COLORS: dict[str, str] = DOCUMENT["colors"]
-_NAMES = {
-    "slope": "Armijo constant alpha",
-    "shrink": "factor beta",
-    "search": "noise of the search",
-    "sampling_prob": "sampling ratio q",
-    "adapt": "budget strategy",
-    "clip_decay": "clip decay zeta",
-}
-_WORDS = {"never": "no", "always": "must", "angle": "adap"}
-_MEASURES = {
-    "accuracy": "test accuracy",
-    "objective": "training objective",
-    "spent": "epsilon",
-    "step_size": "chosen step size",
-}
+NAMES: dict[str, dict[str, str]] = DOCUMENT["names"]
 _MARKERS = "v^<>sDPX"
 
 
@@ -66,16 +51,18 @@ def draw_figures(
             raise ArmijoError(
                 f"There is no figure {name!r}; there are {', '.join(FIGURES)}."
             )
+    from matplotlib import rc_context
+
     drawn = {}
     for name in names or FIGURES:
-        draw = _DRAWINGS[FIGURES[name]["draw"]]
+        draw: Callable[[Sequence[Part]], Any] = globals()[FIGURES[name]["draw"]]
         panels = in_group(parts, *FIGURES[name]["groups"])
         if draw in (hyper_parameters, evaluations):
             published = name.endswith("-published")
             panels = by_accounting(panels, published=published)
         if panels:
-            with draw(panels) as figure:
-                drawn[name] = save(figure, folder, name)
+            with rc_context(DOCUMENT["look"]):
+                drawn[name] = save(draw(panels), folder, name)
     if not drawn:
         raise ArmijoError(
             f"There are no results yet for {', '.join(names or FIGURES)}; `python -m "
@@ -93,26 +80,14 @@ def save(figure: Any, folder: Path, name: str) -> list[Path]:
     return [png, svg]
 
 
-@contextmanager
-def figure_of(rows: int, columns: int, *, size: tuple[float, float]) -> Iterator[Any]:
-    """Yield a figure with tidy axes; ``size`` is that of one panel in inches."""
-    from matplotlib import rc_context
+def figure_of(rows: int, columns: int, *, size: tuple[float, float]) -> Any:
+    """Return a figure with axes; ``size`` is that of one panel in inches."""
     from matplotlib.figure import Figure
 
-    look: dict[Any, Any] = {
-        "svg.hashsalt": "armijo",
-        "font.size": 10,
-        "axes.titlesize": 11,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.alpha": 0.25,
-    }
-    with rc_context(look):
-        width = max(size[0] * columns, 6.4)
-        figure = Figure(figsize=(width, size[1] * rows), layout="constrained")
-        figure.subplots(rows, columns, squeeze=False)
-        yield figure
+    width = max(size[0] * columns, 6.4)
+    figure = Figure(figsize=(width, size[1] * rows), layout="constrained")
+    figure.subplots(rows, columns, squeeze=False)
+    return figure
 
 
 def style_of(label: str) -> dict[str, Any]:
@@ -146,9 +121,9 @@ def log_axis(ax: Any, values: Iterable[float]) -> None:
     ax.set_xticks([], minor=True)
 
 
-def legend_below(
+def with_legend(
     figure: Any, columns: int, order: Callable[[str], int] = lambda _: 0
-) -> None:
+) -> Any:
     """Name every line once, under all panels, in as many columns as have room."""
     named: dict[str, Any] = {}
     for ax in figure.axes:
@@ -164,10 +139,10 @@ def legend_below(
             frameon=False,
             handlelength=3.2,
         )
-        if legend.get_window_extent().width <= figure.bbox.width:
-            return
-        if count > 1:
-            legend.remove()
+        if count == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            break
+        legend.remove()
+    return figure
 
 
 def _with_setting(part: Part, column: str) -> tuple[str, pd.DataFrame]:
@@ -178,18 +153,16 @@ def _with_setting(part: Part, column: str) -> tuple[str, pd.DataFrame]:
     return name, rows.assign(x=[values[name] for values in options])
 
 
-@contextmanager
-def hyper_parameters(parts: Sequence[Part]) -> Iterator[Any]:
+def hyper_parameters(parts: Sequence[Part]) -> Any:
     """Draw one panel for each parameter that varies, a line for each budget."""
     columns = min(3, len(parts))
     lines = -(-len(parts) // columns)
-    with figure_of(lines, columns, size=(3.6, 2.9)) as figure:
-        for ax, part in zip(figure.axes, parts, strict=False):
-            _hyper_panel(ax, part)
-        for ax in figure.axes[len(parts) :]:
-            ax.set_visible(False)
-        legend_below(figure, 3)
-        yield figure
+    figure = figure_of(lines, columns, size=(3.6, 2.9))
+    for ax, part in zip(figure.axes, parts, strict=False):
+        _hyper_panel(ax, part)
+    for ax in figure.axes[len(parts) :]:
+        ax.set_visible(False)
+    return with_legend(figure, 3)
 
 
 def _hyper_panel(ax: Any, part: Part) -> None:
@@ -197,7 +170,9 @@ def _hyper_panel(ax: Any, part: Part) -> None:
     words = part.experiment.vary[name]
     if isinstance(words[0], str):
         rows["x"] = rows["x"].map(words.index)
-        ax.set_xticks(range(len(words)), [_WORDS.get(word, word) for word in words])
+        ax.set_xticks(
+            range(len(words)), [NAMES["values"].get(word, word) for word in words]
+        )
         ax.set_xlim(-0.4, len(words) - 0.6)
     if name == "sampling_prob":
         log_axis(ax, words)
@@ -214,7 +189,7 @@ def _hyper_panel(ax: Any, part: Part) -> None:
             linestyle=dashes,
             markersize=6,
         )
-    ax.set_xlabel(_NAMES.get(name, name))
+    ax.set_xlabel(NAMES["parameters"].get(name, name))
     ax.set_ylabel("test accuracy")
     ax.set_title(_title(part, "\n"))
 
@@ -225,23 +200,21 @@ def _title(part: Part, between: str) -> str:
     return label.replace(PUBLISHED, f"{between}{NO_GUARANTEE}")
 
 
-@contextmanager
-def evaluations(parts: Sequence[Part]) -> Iterator[Any]:
+def evaluations(parts: Sequence[Part]) -> Any:
     """Draw evaluations against the sampling ratio: of batches, and passes over rows."""
     part = parts[0]
     experiment = part.experiment
     units = "evaluations on a batch", "passes over all rows: q times as many"
-    with figure_of(1, 2, size=(4.6, 3.9)) as figure:
-        for ax, unit in zip(figure.axes, units, strict=True):
-            _evaluation_panel(ax, part, in_passes=unit.startswith("passes"))
-            ax.set_title(unit)
-        cap = "" if experiment.max_batches is None else f"{experiment.max_batches:,}"
-        figure.suptitle(
-            f"{_title(part, ', ')}, epsilon = {experiment.epsilons[0]:g}"
-            + (f"; a run ends after {cap} batches at the latest" if cap else "")
-        )
-        legend_below(figure, 2)
-        yield figure
+    figure = figure_of(1, 2, size=(4.6, 3.9))
+    for ax, unit in zip(figure.axes, units, strict=True):
+        _evaluation_panel(ax, part, in_passes=unit.startswith("passes"))
+        ax.set_title(unit)
+    cap = "" if experiment.max_batches is None else f"{experiment.max_batches:,}"
+    figure.suptitle(
+        f"{_title(part, ', ')}, epsilon = {experiment.epsilons[0]:g}"
+        + (f"; a run ends after {cap} batches at the latest" if cap else "")
+    )
+    return with_legend(figure, 2)
 
 
 def _evaluation_panel(ax: Any, part: Part, *, in_passes: bool) -> None:
@@ -274,22 +247,19 @@ def _evaluation_panel(ax: Any, part: Part, *, in_passes: bool) -> None:
     ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     ax.yaxis.set_major_formatter("{x:g}")
     log_axis(ax, part.experiment.vary["sampling_prob"])
-    ax.set_xlabel(_NAMES["sampling_prob"])
+    ax.set_xlabel(NAMES["parameters"]["sampling_prob"])
 
 
-@contextmanager
-def methods(parts: Sequence[Part]) -> Iterator[Any]:
+def methods(parts: Sequence[Part]) -> Any:
     """Draw accuracy and objective against the budget, sound accounting only."""
 
     def lines(experiment: Experiment) -> list[str]:
         return [line.label for line in experiment.series if line.accounting == "sound"]
 
-    with _grid(parts, lines, columns=min(4, len(parts) + 1)) as figure:
-        yield figure
+    return _grid(parts, lines, columns=min(4, len(parts) + 1))
 
 
-@contextmanager
-def both_accountings(parts: Sequence[Part]) -> Iterator[Any]:
+def both_accountings(parts: Sequence[Part]) -> Any:
     """Draw the paper's methods under both accountings."""
 
     def lines(experiment: Experiment) -> list[str]:
@@ -297,33 +267,30 @@ def both_accountings(parts: Sequence[Part]) -> Iterator[Any]:
         pairs = [label for name in PROPOSED for label in (name, name + PUBLISHED)]
         return [e for e in (*pairs, "majority", "non-private") if e in labels]
 
-    with _grid(parts, lines, columns=2) as figure:
-        yield figure
+    return _grid(parts, lines, columns=2)
 
 
-@contextmanager
 def _grid(
     parts: Sequence[Part], lines_of: Callable[[Experiment], list[str]], *, columns: int
-) -> Iterator[Any]:
+) -> Any:
     """Draw a column for each data set: accuracy above, objective below."""
-    with figure_of(2, len(parts), size=(2.9, 3.1)) as figure:
-        panels = [figure.axes[: len(parts)], figure.axes[len(parts) :]]
-        for (upper, lower), part in zip(zip(*panels, strict=True), parts, strict=True):
-            labels = lines_of(part.experiment)
-            _budget_panel(upper, part, "accuracy", labels)
-            _budget_panel(lower, part, "objective", labels)
-            _objective_limits(lower, part)
-            lower.set_xlabel("epsilon")
-            upper.set_title(DATASETS[part.experiment.datasets[0]])
-        panels[0][0].set_ylabel("test accuracy")
-        panels[1][0].set_ylabel("training objective")
-        order = lines_of(parts[0].experiment)
-        legend_below(
-            figure,
-            columns,
-            lambda name: order.index(name.replace(f", {NO_GUARANTEE}", PUBLISHED)),
-        )
-        yield figure
+    figure = figure_of(2, len(parts), size=(2.9, 3.1))
+    panels = [figure.axes[: len(parts)], figure.axes[len(parts) :]]
+    for (upper, lower), part in zip(zip(*panels, strict=True), parts, strict=True):
+        labels = lines_of(part.experiment)
+        _budget_panel(upper, part, "accuracy", labels)
+        _budget_panel(lower, part, "objective", labels)
+        _objective_limits(lower, part)
+        lower.set_xlabel("epsilon")
+        upper.set_title(DATASETS[part.experiment.datasets[0]])
+    panels[0][0].set_ylabel("test accuracy")
+    panels[1][0].set_ylabel("training objective")
+    order = lines_of(parts[0].experiment)
+    return with_legend(
+        figure,
+        columns,
+        lambda name: order.index(name.replace(f", {NO_GUARANTEE}", PUBLISHED)),
+    )
 
 
 def _budget_panel(ax: Any, part: Part, column: str, labels: Sequence[str]) -> None:
@@ -352,18 +319,16 @@ def _objective_limits(ax: Any, part: Part) -> None:
     ax.set_ylim(lowest - 0.05 * zero, min(top + 0.05 * zero, 2.0 * zero))
 
 
-@contextmanager
-def zero_tuning(parts: Sequence[Part]) -> Iterator[Any]:
+def zero_tuning(parts: Sequence[Part]) -> Any:
     """Draw the accuracy of auto minus that of each other line, paired by folds."""
     part = parts[0]
     wanted = part.experiment
-    with figure_of(len(wanted.models), len(wanted.datasets), size=(3.6, 3.0)) as figure:
-        for number, ax in enumerate(figure.axes):
-            model = wanted.models[number // len(wanted.datasets)]
-            dataset = wanted.datasets[number % len(wanted.datasets)]
-            _difference_panel(ax, part, dataset, model)
-        legend_below(figure, 3)
-        yield figure
+    figure = figure_of(len(wanted.models), len(wanted.datasets), size=(3.6, 3.0))
+    for number, ax in enumerate(figure.axes):
+        model = wanted.models[number // len(wanted.datasets)]
+        dataset = wanted.datasets[number % len(wanted.datasets)]
+        _difference_panel(ax, part, dataset, model)
+    return with_legend(figure, 3)
 
 
 def _difference_panel(ax: Any, part: Part, dataset: str, model: str) -> None:
@@ -386,27 +351,22 @@ def _difference_panel(ax: Any, part: Part, dataset: str, model: str) -> None:
     ax.set_title(f"{DATASETS[dataset]}, {MODELS[model]}")
 
 
-@contextmanager
-def curves(parts: Sequence[Part]) -> Iterator[Any]:
+def curves(parts: Sequence[Part]) -> Any:
     """Draw accuracy, objective, epsilon and step size, a column for each network."""
-    with figure_of(len(_MEASURES), len(parts), size=(2.3, 2.2)) as figure:
-        for number, ax in enumerate(figure.axes):
-            part = parts[number % len(parts)]
-            column = list(_MEASURES)[number // len(parts)]
-            {"spent": _epsilons, "step_size": _steps}.get(column, _lines)(
-                ax, part, column
-            )
-            if number < len(parts):
-                wanted = part.experiment
-                ax.set_title(
-                    f"{DATASETS[wanted.datasets[0]]}\n{MODELS[wanted.models[0]]}"
-                )
-            if number % len(parts) == 0:
-                ax.set_ylabel(_MEASURES[column])
-            if number >= len(parts) * (len(_MEASURES) - 1):
-                ax.set_xlabel("iteration")
-        legend_below(figure, 3)
-        yield figure
+    measures = NAMES["measures"]
+    figure = figure_of(len(measures), len(parts), size=(2.3, 2.2))
+    for number, ax in enumerate(figure.axes):
+        part = parts[number % len(parts)]
+        column = list(measures)[number // len(parts)]
+        {"spent": _epsilons, "step_size": _steps}.get(column, _lines)(ax, part, column)
+        if number < len(parts):
+            wanted = part.experiment
+            ax.set_title(f"{DATASETS[wanted.datasets[0]]}\n{MODELS[wanted.models[0]]}")
+        if number % len(parts) == 0:
+            ax.set_ylabel(measures[column])
+        if number >= len(parts) * (len(measures) - 1):
+            ax.set_xlabel("iteration")
+    return with_legend(figure, 3)
 
 
 def _every(part: Part) -> int:
@@ -446,8 +406,7 @@ def _steps(ax: Any, part: Part, column: str) -> None:
     ax.set_ylim(bottom=0)
 
 
-@contextmanager
-def zero_tuning_networks(parts: Sequence[Part]) -> Iterator[Any]:
+def zero_tuning_networks(parts: Sequence[Part]) -> Any:
     """Draw accuracy of all settings, a column for each data set and budget."""
     panels = list(
         dict.fromkeys(
@@ -457,15 +416,14 @@ def zero_tuning_networks(parts: Sequence[Part]) -> Iterator[Any]:
             for epsilon in part.experiment.epsilons
         )
     )
-    with figure_of(1, len(panels), size=(2.8, 3.2)) as figure:
-        for ax, (dataset, epsilon) in zip(figure.axes, panels, strict=True):
-            for part in parts:
-                _settings(ax, part, dataset, epsilon)
-            ax.set_title(f"{DATASETS[dataset]}\nepsilon = {epsilon:g}")
-            ax.set_xlabel("iteration")
-        figure.axes[0].set_ylabel("test accuracy")
-        legend_below(figure, 3)
-        yield figure
+    figure = figure_of(1, len(panels), size=(2.8, 3.2))
+    for ax, (dataset, epsilon) in zip(figure.axes, panels, strict=True):
+        for part in parts:
+            _settings(ax, part, dataset, epsilon)
+        ax.set_title(f"{DATASETS[dataset]}\nepsilon = {epsilon:g}")
+        ax.set_xlabel("iteration")
+    figure.axes[0].set_ylabel("test accuracy")
+    return with_legend(figure, 3)
 
 
 def _settings(ax: Any, part: Part, dataset: str, epsilon: float) -> None:
@@ -482,17 +440,3 @@ def _settings(ax: Any, part: Part, dataset: str, epsilon: float) -> None:
             words = setting.replace("_", " ").replace("=", " ")
             look["label"] = f"{shown(label)}, {words}"
         draw_line(ax, line, "iteration", label, **look)
-
-
-_DRAWINGS = {
-    draw.__name__: draw
-    for draw in (
-        hyper_parameters,
-        evaluations,
-        methods,
-        both_accountings,
-        curves,
-        zero_tuning,
-        zero_tuning_networks,
-    )
-}

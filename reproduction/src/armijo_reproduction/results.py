@@ -11,7 +11,6 @@ import csv
 import io
 import json
 import math
-import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from armijo._files import replace_file
 from armijo.errors import ArmijoError
 from armijo_reproduction.spec import (
     KEY,
@@ -137,7 +137,7 @@ class Results:
         if not kept:
             self.path.unlink()
         elif kept != self.path.read_bytes():
-            _replace(self.path, kept)
+            replace_file(self.path, kept)
 
     def note_build(self) -> None:
         """Write down the versions of this build, once."""
@@ -146,7 +146,7 @@ class Results:
         if build() not in known:
             path.parent.mkdir(parents=True, exist_ok=True)
             known[build()] = versions()
-            _replace(path, (json.dumps(known, indent=1) + "\n").encode())
+            replace_file(path, (json.dumps(known, indent=1) + "\n").encode())
 
 
 def _known_builds(path: Path) -> dict[str, Any]:
@@ -163,12 +163,6 @@ def _whole_lines(path: Path) -> bytes:
     """Return the content up to the last end of a line, empty without a file."""
     content = path.read_bytes() if path.exists() else b""
     return content[: content.rfind(b"\n") + 1]
-
-
-def _replace(path: Path, content: bytes) -> None:
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_bytes(content)
-    part.replace(path)
 
 
 @cache

@@ -10,9 +10,7 @@ in an archive; what identifies it is the SHA-256 of its unpacked content.
 import gzip
 import hashlib
 import io
-import lzma
 import os
-import struct
 import tarfile
 import zipfile
 import zlib
@@ -24,6 +22,7 @@ from pathlib import Path
 
 import pooch
 
+from armijo._files import replace_file
 from armijo.errors import ArmijoError
 
 TIMEOUT = 30.0
@@ -31,19 +30,6 @@ GZIP_MAGIC = b"\x1f\x8b"
 ZIP_MAGIC = b"PK\x03\x04"
 _BESIDE = ("data", os.path.join("shared", "data"))
 _MAX_NESTING = 3
-# All that gzip, zipfile and tarfile were seen to raise on files with a few wrong bytes.
-_UNPACKING_FAULTS = (
-    EOFError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    ValueError,
-    lzma.LZMAError,
-    struct.error,
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 # Pooch would advise to note the digest of the packed file; we verify the content.
 pooch.get_logger().setLevel("WARNING")
 
@@ -166,7 +152,7 @@ def read(file: DataFile, path: Path) -> bytes:
         ) from error
     try:
         content = file.unpacked(raw)
-    except _UNPACKING_FAULTS as error:
+    except Exception as error:  # of gzip, zipfile and tarfile, ten kinds were seen
         raise DatasetError(
             f"Expected {path} to hold {file.name}, but it cannot be unpacked "
             f"({error}); the file is truncated or damaged."
@@ -196,14 +182,10 @@ def store(file: DataFile, content: bytes) -> Path:
     """Put the unpacked content of a file into the cache, after verifying it."""
     file.verified(content, f"what was made for {file.name}")
     target = cache_root() / file.folders[0] / file.name
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content)
-        part.replace(target)
+        replace_file(target, content)
     except OSError as error:
-        with suppress(OSError):
-            part.unlink()
         raise DatasetError(_unwritable(target.parent, error)) from error
     return target
 
