@@ -7,9 +7,10 @@ time on one thread instead, for machines that are never quiet.  The plain step i
 forward, backward and SGD.  Ours comes twice: the clipped sum with torch's noise, as
 the peers have it, and the step through the gate with the package's own noise.  Whole
 steps of DP-BLSGD, sampling and searches included, are averaged over a training on
-made-up classes, each beside a step of the fastest Opacus mode that clips right.  Memory
-is the peak of a process that takes three steps.  ``BENCH_NETWORKS`` names networks to
-measure alone, with commas between.
+synthetic classes, each beside a step of the fastest Opacus mode that clips right.
+Memory is the peak of a process that takes three steps.  ``BENCH_NETWORKS`` names
+networks to measure alone, with commas between; ``BENCH_SECONDS`` is how long each way
+is measured.
 """
 
 import functools
@@ -69,7 +70,7 @@ MODELS: dict[str, tuple[tuple[int, ...], float]] = {
     "cnn_small": (DIGITS, 1.6),
     "cnn_cifar": (PICTURES, 1.6),
 }
-ROUNDS, SECONDS_EACH = 40, 6.0
+ROUNDS, SECONDS_EACH = 40, float(os.environ.get("BENCH_SECONDS", "6"))
 MEMORY_FACTOR, MEMORY_GIB = 1.4, 3.0
 AGREEMENT = 1e-3
 STEPS, BATCHES = 100, 20  # of a training, on batches of a twentieth
@@ -279,8 +280,8 @@ def _rows_of(name: str) -> list[Row]:
     found = [
         at_most(f"{name}: clipped, torch noise, over plain", clipped, plain, limit),
         at_most(f"{name}: DP-SGD step over plain", ours, plain, limit),
-        _told(f"{name}: price of rigor, over sums in floats", clipped, floats),
-        _told(f"{name}: one loss evaluation beside plain", loss, plain),
+        _without_goal(f"{name}: price of rigor, over sums in floats", clipped, floats),
+        _without_goal(f"{name}: one loss evaluation beside plain", loss, plain),
     ]
     for way, title in formed.items():
         title = f"{name}: DP-SGD step against {title}"
@@ -296,7 +297,7 @@ def _rows_of(name: str) -> list[Row]:
     return found + _memory_rows(name)
 
 
-def _told(title: str, ours: float, peer: float | None = None) -> Row:
+def _without_goal(title: str, ours: float, peer: float | None = None) -> Row:
     """Return a row without a goal."""
     ratio = None if peer is None else peer / ours
     return Row(name=title, ours=ours, peer=peer, ratio=ratio, goal="-", met=True)

@@ -3,14 +3,11 @@
 
 Fold 0 of every data set, loss and budget: beside the very DP-SGD that hindsight chose
 there, accounting included, both in the form of rows that the experiment gives them.
-Needs the data sets and the committed results.  From the root of the repository,
-``python -m armijo_reproduction.tuning_times docs/results/tuning-cells.json`` writes the
-rows that ``benchmarks.page`` puts on the page of speed.
+Needs the data sets and the committed results, and takes long: it is measured only if it
+is named.
 """
 
-import json
 import statistics
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing import get_context
@@ -21,6 +18,7 @@ import torch
 
 from armijo_reproduction.runner import best_settings, run_one
 from armijo_reproduction.spec import Experiment, RunKey, experiment
+from benchmarks import Row, at_most
 
 RESULTS = Path("docs", "results", "reproduction")
 AUTO, TUNED = "auto", "DP-SGD (hindsight)"
@@ -53,25 +51,11 @@ def _times() -> Iterator[tuple[str, float, float]]:
         yield f"{name}: auto beside DP-SGD of {options['steps']} steps", ours, theirs
 
 
-def rows() -> list[dict[str, Any]]:
+def rows() -> list[Row]:
     """Measure every setting, and all of them together."""
     torch.set_num_threads(1)
     times = list(_times())
     _, ours, theirs = zip(*times, strict=True)
-    name = "auto beside DP-SGD chosen in hindsight, all cells"
+    name = "auto beside DP-SGD chosen in hindsight, all settings"
     times.append((name, sum(ours), sum(theirs)))
-    return [
-        {
-            "name": name,
-            "ours": auto,
-            "peer": peer,
-            "ratio": peer / auto,
-            "goal": f"ours <= {LIMIT:g} x peer",
-            "met": auto <= LIMIT * peer,
-        }
-        for name, auto, peer in times
-    ]
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(json.dumps(rows(), indent=2) + "\n", encoding="utf-8")
+    return [at_most(name, auto, peer, LIMIT) for name, auto, peer in times]
