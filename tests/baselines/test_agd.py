@@ -46,9 +46,9 @@ class ScriptedBatch:
         self._noisy_sum, self._chosen = noisy_sum, chosen
         self.used = []
 
-    def noisy_sum(self, query, mechanism):
+    def noisy_vector(self, query, mechanism):
         self.used.append(mechanism)
-        return np.array(self._noisy_sum, dtype=float)
+        return torch.tensor(self._noisy_sum, dtype=torch.float64)
 
     def noisy_argmax(self, query, mechanism):
         self.used.append(mechanism)
@@ -201,9 +201,8 @@ class TestNoisyMin:
         method = method_of(gradient_rho=math.inf, **settings)
         state = method.init(zeros(self.objective))
         with monkeypatch.context() as patch:
-            patch.setattr(
-                PrivateBatch, "noisy_sum", lambda *_: np.array([1.0])
-            )  # the same released gradient on both neighbors
+            released = torch.ones(1, dtype=torch.float64)  # the same on both neighbors
+            patch.setattr(PrivateBatch, "noisy_vector", lambda *_: released)
             (law,) = log_laws(monkeypatch, method, state, X, y, self.objective)
         return law
 

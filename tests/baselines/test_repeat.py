@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import chisquare
 
 from armijo.accounting.mechanisms import Gaussian, RepeatAndSelect
-from armijo.baselines.tuned import best_run, stop_chance
+from armijo.baselines.tuned import best_run, stopping_probability
 from tests.seeded_bits import SeededBits
 
 BASE = Gaussian(noise_scale=5.0)
@@ -44,7 +44,7 @@ def test_the_number_of_runs_is_geometric(mean):
 @pytest.mark.parametrize("mean", [1.0 + 1e-9, 1.1, 3.0, 7.3, 10.0, 1e6])
 def test_the_chance_never_undercuts_what_was_charged(mean):
     mechanism = RepeatAndSelect(BASE, mean=mean)
-    chance = stop_chance(mechanism)
+    chance = stopping_probability(mechanism)
     assert 1 / chance <= mean
     assert -math.log(chance) <= -math.log(mechanism.stop_probability)
     assert chance == pytest.approx(1 / mean, rel=1e-9)

@@ -3,9 +3,9 @@
 
 A release is a vector of numbers.  Tried are each number by itself, both ways, the
 linear discriminant, and the quadratic one (logarithms of likelihood ratios of Gaussian
-laws).  That a value is no finite number is a release, too, and read as one.  Fitting,
-choice and threshold use trials of their own, of which the bound knows nothing, so that
-any attack gives a valid bound; a good one gives a large bound.
+distributions).  That a value is NaN or infinite is a release, too, and read as one.
+Fitting, choice and threshold use trials of their own, of which the bound knows nothing,
+so that any attack gives a valid bound; a good one gives a large bound.
 """
 
 from collections.abc import Callable, Iterator
@@ -111,11 +111,11 @@ def _best_threshold(
     absent: FloatArray, present: FloatArray, value: Value, confidence: float
 ) -> tuple[float, float]:
     """Return the threshold of the highest value, and the value."""
-    levels = np.unique(np.concatenate([absent, present]))
-    if len(levels) > _MOST_THRESHOLDS:
-        levels = np.unique(np.quantile(levels, _shares(len(levels))))
+    values = np.unique(np.concatenate([absent, present]))
+    if len(values) > _MOST_THRESHOLDS:
+        values = np.unique(np.quantile(values, _shares(len(values))))
     # Between two scores, so that rounding of a score does not decide.
-    places = 0.5 * (levels[1:] + levels[:-1])
+    places = 0.5 * (values[1:] + values[:-1])
     if not len(places):
         return np.inf, -np.inf
     miss = (1 - confidence) / 2
@@ -177,13 +177,13 @@ def _linear(absent: FloatArray, present: FloatArray) -> Score:
 
 
 def _quadratic(absent: FloatArray, present: FloatArray) -> Score:
-    """Return the log likelihood ratio of two Gaussian laws, up to a constant."""
+    """Return the log likelihood ratio of two Gaussians, up to a constant."""
     scaled = _standardized(absent, present)
-    laws = [_moments(scaled(sample)) for sample in (absent, present)]
+    fitted = [_moments(scaled(sample)) for sample in (absent, present)]
 
     def score(x: FloatArray) -> FloatArray:
         distances = []
-        for mean, covariance in laws:
+        for mean, covariance in fitted:
             offset = scaled(x) - mean
             solved = np.linalg.solve(covariance, offset.T).T
             distances.append(0.5 * np.sum(offset * solved, axis=1))

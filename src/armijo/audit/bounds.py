@@ -4,8 +4,8 @@
 A test says "present" or "absent" of one row.  Differential privacy bounds how well any
 test can do, so that a test which does better rules a claim out.  The true rates of the
 test are not known, only counts of independent trials; Clopper and Pearson (1934) bound
-them exactly, each with half of the allowed chance to be wrong, so that both bounds hold
-together with the stated confidence.
+them exactly, each with half of the allowed probability to be wrong, so that both bounds
+hold together with the stated confidence.
 """
 
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ _LARGEST_EPSILON = 700.0  # e^epsilon is still a float
 
 
 def lower_rate(hits: ArrayLike, trials: int, miss: float) -> FloatArray:
-    """Return a rate that the true one falls below with chance ``miss`` at most.
+    """Return a rate that the true one falls below with probability ``miss`` at most.
 
     Clopper and Pearson (1934): the rate with which so many hits or more have the
-    chance ``miss``, a quantile of a beta law; zero without a hit.
+    probability ``miss``, a quantile of a beta distribution; zero without a hit.
 
     >>> float(lower_rate(10, 10, 0.05).round(6))
     0.741134
@@ -36,7 +36,7 @@ def lower_rate(hits: ArrayLike, trials: int, miss: float) -> FloatArray:
 
 
 def upper_rate(hits: ArrayLike, trials: int, miss: float) -> FloatArray:
-    """Return a rate that the true one exceeds with chance ``miss`` at most."""
+    """Return a rate that the true one exceeds with probability ``miss`` at most."""
     return 1 - lower_rate(trials - np.asarray(hits, dtype=float), trials, miss)
 
 

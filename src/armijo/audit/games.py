@@ -26,7 +26,7 @@ ATTACK_SHARE = 0.3
 
 @dataclass(frozen=True)
 class Claim:
-    """What is promised of a release; delta zero is pure privacy.
+    """The guarantee of a release; delta zero is pure privacy.
 
     ``gaussian`` says that the worst trade-off of the mechanism is that of a Gaussian
     release, hence that one number mu says epsilon at every delta.
@@ -47,7 +47,7 @@ class Game(Protocol):
 
     @property
     def claim(self) -> Claim:
-        """What is promised of the release."""
+        """The guarantee of the release."""
         ...
 
     def play(self, present: bool, randomness: Randomness) -> FloatArray:
@@ -64,11 +64,11 @@ class Outcome:
     name : str
         The game.
     claim : Claim
-        What was promised.
+        The guarantee.
     epsilon : float
         Lower bound on the epsilon of what was released, at the claimed delta.
     bound : str
-        How it was found: "clopper-pearson", "gaussian" or "one-run".
+        How it was computed: "clopper-pearson", "gaussian" or "one-run".
     confidence : float
         With which the bound holds.
     trials : int
@@ -152,14 +152,14 @@ def _value(claim: Claim) -> Value:
 def _judged(game: Game, counts: Counts, confidence: float) -> Outcome:
     """Bound epsilon by the counts; both bounds hold on the same event."""
     claim = game.claim
-    found = {"clopper-pearson": counts.epsilon(claim.delta, confidence)}
+    bounds = {"clopper-pearson": counts.epsilon(claim.delta, confidence)}
     if claim.gaussian:
-        found["gaussian"] = counts.gaussian_epsilon(claim.delta, confidence)
-    bound = max(found, key=lambda name: found[name])
+        bounds["gaussian"] = counts.gaussian_epsilon(claim.delta, confidence)
+    bound = max(bounds, key=lambda name: bounds[name])
     return Outcome(
         name=game.name,
         claim=claim,
-        epsilon=found[bound],
+        epsilon=bounds[bound],
         bound=bound,
         confidence=confidence,
         trials=counts.positives + counts.negatives,

@@ -154,7 +154,7 @@ class SearchGame(OneRelease):
         return PrivacyFilter(self.budget, order=order)
 
     def play(self, present: bool, randomness: Randomness) -> FloatArray:
-        """Search once; the answer is a vector with a one at the candidate found."""
+        """Search once; the answer is a vector with a one at the chosen candidate."""
         count = int(present)
         batch = self._opened(randomness, 1, np.full((count, 1), FAR), np.zeros(count))
         choice = self._search.choose(
@@ -516,7 +516,7 @@ RUNS: dict[str, dict[str, Any]] = {
 """Parameters of methods in their games; others have their defaults there."""
 
 PRIVATE = tuple(name for name, entry in LINEAR.items() if entry.kind.private)
-"""The methods that promise something."""
+"""The methods that give a guarantee."""
 
 GAUSSIAN = frozenset({"auto", "adam", "outpert-gd", "hyfree"})
 """Runs that are one Gaussian release: on all rows, with Gaussian noise only."""

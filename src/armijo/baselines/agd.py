@@ -15,7 +15,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
-import torch
 from torch import Tensor
 
 from armijo import _validate
@@ -166,7 +165,7 @@ class AGD(Method[AGDState]):
         gradient = self._gradient(state)
         query = objective.gradient_sum(state.w, clip=self.max_grad_norm)
         new = Direction(
-            vector=torch.from_numpy(batch.noisy_sum(query, gradient)),
+            vector=batch.noisy_vector(query, gradient),
             noise_sq_norm=objective.size * gradient.noise_scale**2,
         )
         if state.pending is None:

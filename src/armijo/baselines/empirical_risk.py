@@ -100,16 +100,18 @@ class EmpiricalRisk:
         curve = self._curvature(self._scores(w))
 
         def times(v: FloatArray) -> FloatArray:
-            bent = curve(self._scores(v)).numpy().reshape(self.X.shape[0], -1)
-            return self._adjoint(bent) + self.ridge * v
+            curved = curve(self._scores(v)).numpy().reshape(self.X.shape[0], -1)
+            return self._adjoint(curved) + self.ridge * v
 
         return times
 
     def _curvature(self, scores: Tensor) -> Callable[[Tensor], Tensor]:
         """Return how slopes follow a change of the scores."""
         if self.objective.outputs > 1:
-            chances = torch.softmax(scores, dim=1)
-            return lambda s: chances * (s - (chances * s).sum(dim=1, keepdim=True))
+            probabilities = torch.softmax(scores, dim=1)
+            return lambda s: (
+                probabilities * (s - (probabilities * s).sum(dim=1, keepdim=True))
+            )
         second = self.objective.margin_loss.curvature(scores * self.y) * self.y**2
         return lambda s: second * s
 
@@ -190,7 +192,7 @@ def _approached(risk: EmpiricalRisk, tolerance: float) -> FloatArray:
     L-BFGS first.  Its line search compares values and stalls at about half the digits
     of a float; Newton steps that compare gradient norms finish where it did.
     """
-    found = optimize.minimize(
+    result = optimize.minimize(
         risk.value_and_gradient,
         np.zeros(risk.size),
         jac=True,
@@ -203,7 +205,7 @@ def _approached(risk: EmpiricalRisk, tolerance: float) -> FloatArray:
             "gtol": tolerance / math.sqrt(max(risk.size, 1)),
         },
     )
-    return _polished(risk, np.asarray(found.x, dtype=float), tolerance)
+    return _polished(risk, np.asarray(result.x, dtype=float), tolerance)
 
 
 def _polished(risk: EmpiricalRisk, w: FloatArray, tolerance: float) -> FloatArray:

@@ -3,7 +3,7 @@
 
 Liu and Bu (2025, arXiv 2503.00703).  Gradients are normalized instead of clipped.  On
 every K-th batch the losses at a few points along the direction are released as well,
-clipped to a level that follows the loss last released; the minimum of the parabola
+clipped to a bound that follows the loss last released; the minimum of the parabola
 through them is the step until the next fit.  Gradient and losses of one batch are
 together one Gaussian, and every charge is known before the first.
 """
@@ -209,5 +209,5 @@ class HyFree(SampledBatches[HyFreeState]):
             factor = min(max(factor, 1 / self.step_change), self.step_change)
             state = replace(state, step_size=factor * state.step_size)
         # Noise can take a loss below zero, where no clip is: the old one stays.
-        level = self.growth_cap * float(losses[middle])
-        return replace(state, loss_clip=level) if 0 < level < math.inf else state
+        clip = self.growth_cap * float(losses[middle])
+        return replace(state, loss_clip=clip) if 0 < clip < math.inf else state

@@ -159,7 +159,7 @@ def _dense(
     n, d = X.shape
     signed = np.empty((n, d + constant.shape[1]))
     signed[:, :d] = X
-    signed[~kept, :d] = 0.0  # zero times infinity is no number
+    signed[~kept, :d] = 0.0  # zero times infinity is NaN
     signed[:, :d] *= factor[:, None]
     signed[:, d:] = constant
     return signed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Budgets of private selections: from a promise to the epsilon of each draw.
+"""Budgets of private selections: from (epsilon, delta) to the epsilon of each draw.
 
 A draw with weights ``exp(epsilon u / Gamma)``, where no two scores u of one row are
 further apart than Gamma, has ``epsilon``-bounded range.  That is ``epsilon``-DP, hence
@@ -58,7 +58,7 @@ def affordable_epsilon(
     Parameters
     ----------
     budget : Budget
-        The promise.
+        The guarantee of the whole.
     schedule : callable
         The charges of a run whose draws have a given epsilon; more of it costs more.
     start : float
@@ -75,14 +75,14 @@ def affordable_epsilon(
     while excess(high) <= 0:
         high += 0.7
     solved = float(brentq(excess, low, high, xtol=_TOLERANCE))
-    while excess(solved) > -1e-9:  # keep the promise, whatever the order of a sum
+    while excess(solved) > -1e-9:  # keep the budget, whatever the order of a sum
         solved -= _TOLERANCE
     return math.exp(solved)
 
 
 @dataclass(frozen=True)
 class OnlySelection(ExponentialMechanism):
-    """A selection that is a whole run: its pure epsilon is the promise, for any delta.
+    """A selection that is a whole run: its pure epsilon holds for any delta.
 
     Renyi curves cannot say so at a finite order.
     """

@@ -5,7 +5,7 @@ The majority class is what any classifier has to beat.  One exponential mechanis
 the classes takes the whole budget; the features are not read.  The weights are zero and
 the intercept names the class.
 
-The minimum goes through the same gate and loop with an accountant that promises
+The minimum goes through the same gate and loop with an accountant that guarantees
 nothing, so that it cannot be mistaken for a private result.
 """
 

@@ -2,10 +2,11 @@
 """DP-SGD whose step and clip are tried out, the trials paid for.
 
 Settings are drawn at random, a whole run of DP-SGD and a noisy count of the rows it
-gets right follow, and after each a coin decides whether to stop.  The best run by the
-noisy count is released, never how many there were: Papernot and Steinke (2022, Theorem
-2) bound what that costs, and it is charged before the first run.  (The time it takes
-tells about the number of runs; like all running times it is not protected.)
+gets right follow, and after each a Bernoulli draw decides whether to stop.  The best
+run by the noisy count is released, never how many there were: Papernot and Steinke
+(2022, Theorem 2) bound what that costs, and it is charged before the first run.  (The
+time it takes tells about the number of runs; like all running times it is not
+protected.)
 """
 
 import math
@@ -51,31 +52,31 @@ from armijo.randomness import BitSource, Randomness
 Result = TypeVar("Result")
 
 
-def stop_chance(mechanism: RepeatAndSelect) -> float:
-    """Return the chance to stop after each run: a geometric number of them.
+def stopping_probability(mechanism: RepeatAndSelect) -> float:
+    """Return the probability to stop after each run: a geometric number of them.
 
-    Rounded up, so that neither the mean nor ``-log`` of the chance exceeds what was
-    charged for.
+    Rounded up, so that neither the mean nor ``-log`` of it exceeds what was charged.
 
     >>> from armijo.accounting.mechanisms import Gaussian
-    >>> round(stop_chance(RepeatAndSelect(Gaussian(noise_scale=9.0), mean=4.0)), 12)
+    >>> mechanism = RepeatAndSelect(Gaussian(noise_scale=9.0), mean=4.0)
+    >>> round(stopping_probability(mechanism), 12)
     0.25
     """
-    chance = max(mechanism.stop_probability, 1 / mechanism.mean)
-    return float(np.nextafter(chance, 1.0))
+    probability = max(mechanism.stop_probability, 1 / mechanism.mean)
+    return float(np.nextafter(probability, 1.0))
 
 
 def best_run(
     run: Callable[[], tuple[float, Result]], mechanism: RepeatAndSelect, bits: BitSource
 ) -> Result:
-    """Call ``run`` until a coin says stop, and return the result of the highest score.
+    """Call ``run`` until a draw says stop, and return the result of the highest score.
 
     Of equal scores the first is kept: as good as a random one, since the runs are
     alike.  How often ``run`` was called is not told.
     """
-    chance = stop_chance(mechanism)
+    stop = stopping_probability(mechanism)
     highest, best = run()
-    while not poisson_sample(1, chance, bits).size:
+    while not poisson_sample(1, stop, bits).size:
         score, result = run()
         if score > highest:
             highest, best = score, result
@@ -108,7 +109,7 @@ class TunedSGD(Method[TunedState]):
         Share of a run's budget that its score gets, before amplification is counted
         exactly.
     noise_multiplier, budget : float or None, Budget or None
-        Noise of each gradient sum over the clip, and the promise of the whole, within
+        Noise of each gradient sum over the clip, and the budget of the whole, within
         which each run stays all the more; both from calibration.
     """
 
@@ -133,6 +134,7 @@ class TunedSGD(Method[TunedState]):
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Solve the noise of the whole search for the budget."""
+        as_linear(problem.objective)  # scores are counts of right classes
         method = with_solved_noise(replace(self, budget=budget), budget)
         noise = calibrated(noise_multiplier=method.noise_multiplier)
         if max(noise, method.score.noise_scale) * STEPS > MAX_SCALE:
@@ -206,12 +208,23 @@ class TunedSGD(Method[TunedState]):
         start: Tensor,
         n_rows: int,
     ) -> tuple[float, TunedState]:
+        """Train with drawn settings behind an accountant of one run, and score it."""
         sgd = self._drawn(randomness.stream("perturbation"))
-        data = self._run_data(rows, randomness, sgd, n_rows)
+        scoring = BatchPlan(mechanisms=(self.score,))
+        schedule = (*sgd.schedule(), (scoring.mechanism, 1))
+        unused = _unused_accountant(self.budget, schedule, randomness.deterministic)
+        source = rows.remember(
+            "source", lambda: ArrayRows(rows.X, rows.y, on_lattice=rows.rounded)
+        )
+        data = PrivateDataset(
+            source, n_rows=n_rows, accountant=unused.unused(), randomness=randomness
+        )
         first = sgd.init(start)
         run = minimize(objective, data, sgd, first, max_batches=self.steps)
         w = [state.w for state, _ in run][-1]
-        score = self._scored(data, objective, w)
+        batch = data.open(scoring, label="score")
+        correct = as_linear(objective).correct_sum(w)
+        score = float(batch.noisy_sum(correct, self.score)[0])
         return score, TunedState(
             w=w, step_size=sgd.step_size, max_grad_norm=sgd.max_grad_norm, score=score
         )
@@ -225,31 +238,6 @@ class TunedSGD(Method[TunedState]):
             step_size=step_size,
             max_grad_norm=clip,
             noise_multiplier=self.noise_multiplier,
-        )
-
-    def _run_data(
-        self, rows: Rows, randomness: Randomness, sgd: DPSGD, n_rows: int
-    ) -> PrivateDataset:
-        """Return the rows behind an accountant that allows one run and its score."""
-        plan = (*sgd.schedule(), (self._score_plan().mechanism, 1))
-        unused = _unused_accountant(self.budget, plan, randomness.deterministic)
-        source = rows.remember(
-            "source", lambda: ArrayRows(rows.X, rows.y, on_lattice=rows.rounded)
-        )
-        return PrivateDataset(
-            source,
-            n_rows=n_rows,
-            accountant=unused.unused(),
-            randomness=randomness,
-        )
-
-    def _score_plan(self) -> BatchPlan:
-        return BatchPlan(mechanisms=(self.score,))
-
-    def _scored(self, data: PrivateDataset, objective: Objective, w: Tensor) -> float:
-        batch = data.open(self._score_plan(), label="score")
-        return float(
-            batch.noisy_sum(as_linear(objective).correct_sum(w), self.score)[0]
         )
 
 

@@ -45,7 +45,7 @@ _WRONG = 0.05  # probability that noise alone ever changes the step of a run
 
 @dataclass(frozen=True, kw_only=True)
 class SearchedState:
-    """Released values: mean of iterates, iterate, step and what searches found."""
+    """Released values: mean of iterates, iterate, step, evidence of the searches."""
 
     w: Tensor
     point: Tensor

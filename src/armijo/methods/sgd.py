@@ -2,7 +2,7 @@
 """DP-SGD and DP-Adam: noisy gradients with a step size that somebody must choose.
 
 Abadi et al. (2016); Poisson batches, the sum clipped and noised, divided by the public
-``sampling_prob * n_rows`` and never by the number of rows found.  Every charge is known
+``sampling_prob * n_rows`` and never by the number of rows drawn.  Every charge is known
 before the first, so the whole run is accounted tightly (``PlannedAccountant``).
 
 ``noise_multiplier=None`` solves the noise for the budget and ``steps``.  A given one is

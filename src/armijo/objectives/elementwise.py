@@ -29,9 +29,9 @@ _OFFSETS = (0, 1, 2, 3, 5, 8, 13, 100)
 def sigmoid(x: FloatArray) -> FloatArray:
     """Return ``1 / (1 + e^-x)`` to full precision; ``e^-x`` may be infinite."""
     with np.errstate(over="ignore"):
-        found = exp(-x)
-    found += 1  # in place: new memory costs as much as a pass
-    return np.asarray(np.divide(1, found, out=found))
+        result = exp(-x)
+    result += 1  # in place: new memory costs as much as a pass
+    return np.asarray(np.divide(1, result, out=result))
 
 
 def moved(start: Tensor, along: Tensor, size: float) -> Tensor:

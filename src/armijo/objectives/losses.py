@@ -137,7 +137,7 @@ class Logistic(Loss):
         slope = change.numpy()
 
         def drops(eta: float) -> FloatArray:
-            with np.errstate(all="ignore"):  # the gate takes what is no number
+            with np.errstate(all="ignore"):  # the gate takes NaN
                 odds = np.multiply(slope, eta)
                 exp(odds, out=odds)
                 odds *= wrong
