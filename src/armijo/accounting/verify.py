@@ -78,6 +78,12 @@ class Recomputed:
     by: str
     unknown: tuple[str, ...] = ()
 
+    @property
+    def finite_epsilon(self) -> float | None:
+        """Epsilon as a number that JSON has."""
+        known = self.epsilon is not None and math.isfinite(self.epsilon)
+        return self.epsilon if known else None
+
 
 def rebuild(described: Described) -> Any:
     """Return the mechanism that a ledger describes.
@@ -106,7 +112,6 @@ def rebuild(described: Described) -> Any:
 
 
 def _value(value: Any) -> Any:
-    """Rebuild nested mechanisms and tuples."""
     if isinstance(value, Mapping):
         return rebuild(value)
     return tuple(map(_value, value)) if isinstance(value, list) else value
@@ -121,44 +126,31 @@ def counted(described: Iterable[Described]) -> Counted:
     return tuple(found.values())
 
 
-def filter_deltas(header: Mapping[str, Any]) -> Array:
-    """Return the share of delta that each limit of a filter stands for.
+def _filter_order(header: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the order of a filter, and the delta that its limit stands for.
 
-    Solved from ``limit = epsilon - log(1 - 1/a) + (log(delta_a) + log(a)) / (a - 1)``.
+    Solved from ``limit = epsilon - log(1 - 1/a) + (log(delta) + log(a)) / (a - 1)``.
     """
-    a, limits = np.array(header["orders"], float), np.array(header["limits"], float)
-    if a.shape != limits.shape or not a.size or np.any(a < 2):
-        raise ValueError("orders and limits do not fit together")
-    excess = limits - float(header["epsilon"]) + np.log1p(-1 / a)
-    return np.exp((a - 1) * excess - np.log(a))
+    (a,), (limit,) = header["orders"], header["limits"]
+    if a < 2 or a != int(a):
+        raise ValueError(f"the order is {a!r}")
+    excess = limit - float(header["epsilon"]) + math.log1p(-1 / a)
+    return float(a), math.exp((a - 1) * excess - math.log(a))
 
 
 def recompute_filter(header: Mapping[str, Any], charges: Counted) -> Recomputed:
-    """Return epsilon of an adaptive run at the orders that were fixed beforehand."""
-    orders, deltas = np.array(header["orders"], float), filter_deltas(header)
-    events = _events(charges)
-    if events is not None:
-        epsilons = []
-        for order, delta in zip(orders, deltas, strict=True):
-            accountant = RdpAccountant([int(order)])
-            if not all(map(accountant.supports, events)):
-                break
-            for event, (_, count) in zip(events, charges, strict=True):
-                accountant.compose(event, count)
-            epsilons.append(float(accountant.get_epsilon(float(delta))))
-        else:
-            return Recomputed(min(epsilons), f"dp-accounting, RDP at {_named(orders)}")
-    total = np.zeros(orders.shape) + sum(
-        count * renyi(one, orders) for one, count in charges
-    )
-    slack = np.log1p(-1 / orders) - (np.log(deltas) + np.log(orders)) / (orders - 1)
-    epsilon = max(float(np.min(total + slack)), 0.0)
-    return Recomputed(epsilon, f"{SECOND}, RDP at {_named(orders)}")
-
-
-def _named(orders: Array) -> str:
-    """Name the orders."""
-    return "order " + ", ".join(f"{order:g}" for order in orders)
+    """Return epsilon of an adaptive run at the order that was fixed beforehand."""
+    order, delta = _filter_order(header)
+    events, by_renyi = _events(charges), RdpAccountant([int(order)])
+    if events is not None and all(map(by_renyi.supports, events)):
+        epsilon, by = _composed(by_renyi, events, charges, delta), "dp-accounting"
+    else:
+        at = np.array([order])
+        total = sum(count * float(renyi(one, at)[0]) for one, count in charges)
+        slack = math.log1p(-1 / order)
+        slack -= (math.log(delta) + math.log(order)) / (order - 1)
+        epsilon, by = max(total + slack, 0.0), SECOND
+    return Recomputed(epsilon, f"{by}, RDP at order {order:g}")
 
 
 def recompute_planned(header: Mapping[str, Any], charges: Counted) -> Recomputed:
@@ -239,17 +231,15 @@ def _by_profile(
     (described, count), *more = charges
     if more or count != 1:
         raise ValueError("a profile covers one release, and there are more")
-    low, high = 0.0, 1.0
+    low, high = 0.0, 1.0  # not by the solver of the accountants
     while delta_of(described, high) > delta:
         low, high = high, 2 * high
         if high > 1e6:
             return Recomputed(math.inf, f"{SECOND}, profile")
     for _ in range(60):
         middle = (low + high) / 2
-        if delta_of(described, middle) <= delta:
-            high = middle
-        else:
-            low = middle
+        keeps = delta_of(described, middle) <= delta
+        low, high = (low, middle) if keeps else (middle, high)
     return Recomputed(high, f"{SECOND}, profile")
 
 
@@ -342,17 +332,12 @@ class Verification:
             "relation": header.get("relation"),
             "guarantee": header.get("guarantee"),
             "charges": None if self.view is None else len(self.view.charges),
-            "epsilon_recomputed": _number(None if found is None else found.epsilon),
+            "epsilon_recomputed": None if found is None else found.finite_epsilon,
             "recomputed_by": None if found is None else found.by,
             "not_recomputed": [] if found is None else list(found.unknown),
             "tolerance": TOLERANCE,
             "faults": [{"file": one.file, "fault": one.what} for one in self.faults],
         }
-
-
-def _number(value: float | None) -> float | None:
-    """Return a number that JSON has."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 def verify_ledger(path: str | os.PathLike[str]) -> Verification:
@@ -398,7 +383,6 @@ class _Checks:
         self.recomputed: Recomputed | None = None
 
     def run(self) -> None:
-        """Make all checks."""
         self._check_claim()
         name = str(self._header["accountant"])
         if name.startswith("planned-"):
@@ -411,7 +395,6 @@ class _Checks:
             self._check_epsilon("the charges cost", self.recomputed.epsilon)
 
     def _check_claim(self) -> None:
-        """Check what the header says of itself."""
         header = self._header
         epsilon, delta = float(header["epsilon"]), float(header["delta"])
         if not (0 < epsilon < math.inf and 0 < delta < 1):
@@ -461,26 +444,21 @@ class _Checks:
 
     def _check_filter(self) -> None:
         """Compare recorded costs, limits and sums; recompute epsilon."""
-        orders = np.array(self._header["orders"], dtype=float)
-        limits = np.array(self._header["limits"], dtype=float)
-        deltas = filter_deltas(self._header)
-        if float(np.sum(deltas)) > float(self._header["delta"]) * (1 + 1e-6):
+        order, delta = _filter_order(self._header)
+        if delta > float(self._header["delta"]) * (1 + 1e-6):
             self.faults.append(
                 "the limits do not follow from epsilon and delta of the header"
             )
-        spent = np.array(self._view.spent or np.zeros(len(orders)))
-        if not np.any(spent <= limits):
-            self.faults.append(
-                f"the charges sum to {spent.tolist()}, above the limits "
-                f"{limits.tolist()}"
-            )
-        if np.any(orders > LARGEST_ORDER):
+        spent, limits = list(self._view.spent or (0.0,)), self._header["limits"]
+        if not (len(spent) == 1 and spent[0] <= limits[0]):
+            self.faults.append(f"the charges sum to {spent}, above the limits {limits}")
+        if order > LARGEST_ORDER:
             self.recomputed = Recomputed(None, "nothing", ("orders that large",))
             return
         made = counted(one.mechanism for one in self._view.charges)
         self._recompute(lambda: recompute_filter(self._header, made))
         if self._known():
-            self._check_costs(orders)
+            self._check_costs(np.array([order]))
 
     def _check_costs(self, orders: Any) -> None:
         """Compare the recorded cost of each charge with that of its mechanism."""
@@ -497,18 +475,15 @@ class _Checks:
                 return
 
     def _recompute(self, work: Callable[[], Recomputed]) -> None:
-        """Recompute epsilon, or name what cannot be."""
         try:
             self.recomputed = work()
         except NotKnown as error:
             self.recomputed = Recomputed(None, "nothing", (str(error),))
 
     def _known(self) -> bool:
-        """Say whether epsilon was recomputed."""
         return self.recomputed is not None and self.recomputed.epsilon is not None
 
     def _check_epsilon(self, what: str, epsilon: float | None) -> None:
-        """Refuse a claim below what was recomputed."""
         claimed = float(self._header["epsilon"])
         if epsilon is not None and not epsilon <= claimed * (1 + TOLERANCE):
             self.faults.append(
@@ -531,12 +506,10 @@ def _is_sampled(described: Any) -> bool:
 
 
 def _key(described: Mapping[str, Any]) -> str:
-    """Return a description as text, whatever the order of its keys."""
     return json.dumps(described, sort_keys=True)
 
 
 def _close(charge: Charge, expected: Any) -> bool:
-    """Say whether a recorded cost is the recomputed one."""
     found = np.array(charge.cost)
     return found.shape == expected.shape and bool(
         np.all(np.abs(found - expected) <= TOLERANCE * expected)
