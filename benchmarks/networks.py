@@ -32,7 +32,7 @@ from armijo.accounting.budget import Budget
 from armijo.accounting.mechanisms import Gaussian
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.sources import TensorRows
-from armijo.methods.base import StepRecord, minimize
+from armijo.methods.base import Problem, StepRecord, minimize
 from armijo.objectives.ghost import (
     Batch,
     Clip,
@@ -182,7 +182,8 @@ def training(name: str) -> Iterator[tuple[object, StepRecord]]:
     labels = torch.randint(10, (BATCHES * batch,))
     rows = torch.rand(10, *shape)[labels] + 0.3 * torch.randn(len(labels), *shape)
     budget = Budget(epsilon=3.0, delta=1e-5)
-    method = network_method("blsgd", budget, sampling_prob=1 / BATCHES, steps=STEPS)
+    method = network_method("blsgd", sampling_prob=1 / BATCHES, steps=STEPS)
+    method = method.calibrate(budget, Problem())
     # The filter proves less for the same noise than the plan that the noise is for.
     accountant = PrivacyFilter(Budget(epsilon=1e6, delta=1e-5))
     data = PrivateDataset(

@@ -24,7 +24,7 @@ import scipy
 import torch
 
 from armijo.accounting.ledger import read_ledger
-from armijo.estimators.solve import solve
+from armijo.estimators import solve
 from armijo.registry import NETWORK_METHODS
 from tests.methods.test_contract import BUDGET, NAMES, ROWS, options_of, rows_of
 from tests.networks.network_doubles import flat, network, prepared

@@ -15,10 +15,10 @@ from .accounting.budget import Neighboring as Neighboring
 from .errors import ArmijoError as ArmijoError
 from .errors import BudgetExceeded as BudgetExceeded
 from .errors import PrivacyLeakWarning as PrivacyLeakWarning
-from .estimators.linear import PrivateLinearSVC as PrivateLinearSVC
-from .estimators.linear import PrivateLogisticRegression as PrivateLogisticRegression
-from .estimators.solve import Solution as Solution
-from .estimators.solve import solve as solve
+from .estimators import PrivateLinearSVC as PrivateLinearSVC
+from .estimators import PrivateLogisticRegression as PrivateLogisticRegression
+from .estimators import Solution as Solution
+from .estimators import solve as solve
 from .methods.base import StepRecord as StepRecord
 from .methods.line_search import BLGD as BLGD
 from .methods.line_search import BLSGD as BLSGD

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from armijo import _validate
-from armijo.accounting.budget import Budget
 from armijo.baselines.agd import AGD
 from armijo.baselines.hyfree import HyFree
 from armijo.baselines.perturbation import (
@@ -18,11 +17,11 @@ from armijo.baselines.perturbation import (
     OutpertRSGD,
 )
 from armijo.baselines.privgene import PrivGene
-from armijo.baselines.trivial import Majority, NonPrivateMinimum
+from armijo.baselines.trivial import Majority, NonPrivateAdam, NonPrivateMinimum
 from armijo.baselines.tuned import TunedSGD
 from armijo.methods.auto import Auto
 from armijo.methods.auto_network import AutoNetwork
-from armijo.methods.base import Method, Problem
+from armijo.methods.base import Method
 from armijo.methods.line_search import BLGD, BLSGD
 from armijo.methods.sgd import DPSGD, DPAdam
 
@@ -39,19 +38,16 @@ class Entry:
         What it is, in a line.
     defaults : mapping
         Options that have another default under this name.
-    refused : frozenset of str
-        Options that are not to be given under this name.
     """
 
     kind: type[Method[Any]]
     summary: str
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    refused: frozenset[str] = frozenset()
 
     @property
     def options(self) -> set[str]:
         """The names of the options that it takes."""
-        return self.kind.options() - self.refused
+        return self.kind.options()
 
     def made(self, asked: Mapping[str, Any]) -> Method[Any]:
         """Return the method with some options given."""
@@ -144,10 +140,7 @@ NETWORK: dict[str, Entry] = {
         {"stability": 0.01, "step_size": 1e-3, "loss_clip": 3.0, "growth_cap": 2.0},
     ),
     "nonprivate": Entry(
-        DPAdam,
-        "Adam without noise: an upper bound, no guarantee",
-        {"step_size": 1e-3, "max_grad_norm": 1e6, "noise_multiplier": 0.0},
-        frozenset({"max_grad_norm", "noise_multiplier"}),
+        NonPrivateAdam, "Adam without noise: an upper bound, no guarantee"
     ),
 }
 """The methods for networks."""
@@ -157,6 +150,12 @@ METHODS = tuple(LINEAR)
 
 NETWORK_METHODS = tuple(NETWORK)
 """Names that :func:`armijo.train` takes."""
+
+EPOCHS = 10
+"""Expected passes over the examples when no number of steps is given."""
+
+BATCH = 256
+"""Expected batch size for few examples; more use 1/100."""
 
 _OF_TRAINING = frozenset({"sampling_prob", "steps", "expected_steps"})
 
@@ -227,49 +226,65 @@ def _refuse_foreign(method: str, asked: Mapping[str, Any], takes: set[str]) -> N
 
 
 def network_method(
-    name: str | Method[Any],
-    budget: Budget,
+    method: str | Method[Any],
+    options: Mapping[str, Any] | None = None,
     *,
     sampling_prob: float,
     steps: int,
-    options: Mapping[str, Any] | None = None,
 ) -> Method[Any]:
-    """Return a method by name, its noise solved for ``steps`` sampled batches.
+    """Return a method for networks by name, or a given one, for so many batches.
 
     An option that the method does not take is refused by name.  A method that is given
     itself has its options already.
     """
-    _validate.sampling_prob(sampling_prob=sampling_prob)
-    _validate.at_least(1, steps=steps)
-    if isinstance(name, Method):
-        _refuse_twice(name, options)
-        sizes = {"sampling_prob": sampling_prob, _count_of(name.options()): steps}
-        return replace(name, **sizes).calibrate(budget, Problem())
-    _validate.choice(NETWORK_METHODS, method=name)
-    entry, asked = NETWORK[name], dict(options or {})
-    _refuse_foreign(name, asked, entry.options - _OF_TRAINING)
-    method = entry.made(
-        {"sampling_prob": sampling_prob, _count_of(entry.options): steps, **asked}
-    )
-    if name == "nonprivate":
-        return method
-    return method.calibrate(budget, Problem())
+    if isinstance(method, Method):
+        _refuse_twice(method, options)
+        found = method
+    else:
+        _validate.choice(NETWORK_METHODS, method=method)
+        entry = NETWORK[method]
+        _refuse_foreign(method, options or {}, entry.options - _OF_TRAINING)
+        found = entry.made(options or {})
+    sizes = {"sampling_prob": sampling_prob, _count_of(found.options()): steps}
+    return replace(found, **sizes)
 
 
-def sizes_of(method: str | Method[Any]) -> tuple[float | None, int | None]:
-    """Return sampling probability and steps that a method for networks brings along.
+def network_sizes(
+    method: str | Method[Any],
+    *,
+    n_rows: int,
+    sampling_prob: float | None = None,
+    steps: int | None = None,
+) -> tuple[float, int]:
+    """Return sampling probability and number of batches of a training.
 
-    A method that is given by its name brings none.
+    What is not given is the method's, if it was given itself; else batches have 256
+    expected examples, or 1/100 of all if that is more, and there are ten expected
+    passes over the examples.  The same passes in larger batches bear less noise, until
+    too few steps are left.
+
+    >>> network_sizes("sgd", n_rows=60_000), network_sizes("sgd", n_rows=1_024)
+    ((0.01, 1000), (0.25, 40))
     """
-    if isinstance(method, str):
-        return None, None
-    sizes = vars(method)
-    if "sampling_prob" not in sizes:
-        raise ValueError(
-            f"Expected a method for networks, got {type(method).__name__}; give one "
-            f"of {', '.join(NETWORK_METHODS)}. Nothing was spent."
-        )
-    return sizes["sampling_prob"], sizes[_count_of(method.options())]
+    sizes: Mapping[str, Any] = {}
+    if isinstance(method, Method):
+        sizes = vars(method)
+        if "sampling_prob" not in sizes:
+            raise ValueError(
+                f"Expected a method for networks, got {type(method).__name__}; give one"
+                f" of {', '.join(NETWORK_METHODS)}. Nothing was spent."
+            )
+        if steps is None:
+            steps = sizes[_count_of(method.options())]
+    if sampling_prob is None:
+        sampling_prob = sizes.get("sampling_prob")
+    if sampling_prob is None:
+        sampling_prob = min(1.0, max(BATCH / n_rows, 1 / 100))
+    _validate.sampling_prob(sampling_prob=sampling_prob)
+    if steps is None:
+        steps = max(1, round(EPOCHS / sampling_prob))
+    _validate.at_least(1, steps=steps)
+    return sampling_prob, steps
 
 
 def _count_of(options: set[str]) -> str:

@@ -9,9 +9,9 @@ import armijo.data.batch as gate
 from armijo.accounting.accountants import Accountant
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.data.private import PrivateDataset
-from armijo.estimators.run import RunSettings, train
 from armijo.objectives import LinearObjective
 from armijo.registry import make_method
+from tests.training.runs import RunSettings, train
 
 
 class OpenAccountant(Accountant):

@@ -11,13 +11,13 @@ from scipy import stats
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.query import Rows
-from armijo.estimators.run import RunResult, RunSettings, train
 from armijo.methods.base import Problem
 from armijo.objectives.linear import LinearObjective
 from armijo.randomness import Randomness
 from armijo.registry import make_method
 from tests.data.gate_doubles import FreeAccountant
 from tests.data.lattice_doubles import on_lattice
+from tests.training.runs import RunResult, RunSettings, train
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 FEATURES = 3

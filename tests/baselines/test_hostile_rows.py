@@ -11,7 +11,6 @@ from armijo.accounting.budget import Neighboring
 from armijo.baselines.perturbation import BoundedRows
 from armijo.data import fixed_point
 from armijo.data.query import OuterProduct, Rows
-from armijo.estimators.run import RunSettings, train
 from armijo.registry import make_method
 from tests.baselines.one_shot_doubles import (
     BUDGET,
@@ -21,6 +20,7 @@ from tests.baselines.one_shot_doubles import (
     rows_of,
     table,
 )
+from tests.training.runs import RunSettings, train
 
 BOUNDED = ("outpert-gd", "outpert-rsgd", "objpert", "amp")
 

@@ -51,6 +51,7 @@ def test_a_fit_leaves_model_report_and_ledger(finished):
         "schema": small_schema().digest(),
         "kind": "logistic",
         "parameters": SETTINGS,
+        "seed": None,
     }
     assert (view.header["epsilon"], view.header["delta"]) == (1.0, 1e-5)
     assert view.header["relation"] == "add-remove"

@@ -16,7 +16,7 @@ from armijo.accounting.budget import Budget
 from armijo.accounting.ledger import OWN_KEYS, Ledger, read_ledger, seal
 from armijo.cli.fit import fit_table
 from armijo.errors import LedgerError
-from armijo.estimators.solve import solve
+from armijo.estimators import solve
 from armijo.report.verify import verify_run
 from tests.cli.small import Small, stop_after
 from tests.networks.network_doubles import network, prepared

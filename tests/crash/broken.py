@@ -67,7 +67,7 @@ def _other_rows() -> None:
 
     subjects.Subject.go = changed
     RunKey.changed = lambda self, facts: []
-    RunKey.settle = lambda self, charge, result: None
+    RunKey.commit = lambda self, charge, result: None
 
 
 def _torn_lines_paid() -> None:

@@ -19,14 +19,13 @@ from armijo.accounting import run_key
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.accounting.ledger import read_ledger
 from armijo.errors import ArmijoError
-from armijo.estimators import run
-from armijo.estimators.run import RunSettings, train
 from armijo.methods.base import StepRecord
 from armijo.objectives import LinearObjective
 from armijo.registry import make_method
 from armijo.report.verify import ledger_fault
-from armijo.training import accounts
+from armijo.training import run
 from tests.networks.network_doubles import flat, network, prepared
+from tests.training.runs import RunSettings, train
 
 ROWS, STEPS = 200, 2
 KEY = bytes(range(32))
@@ -179,6 +178,6 @@ def save_often(seconds: float) -> None:
 
 def solve_once() -> None:
     """Remember, for all children, what is solved from public settings only."""
-    accounts.order_for = cache(accounts.order_for)
-    accounts._refuse_tiny = cache(accounts._refuse_tiny)
+    run.order_for = cache(run.order_for)
+    run._refuse_tiny = cache(run._refuse_tiny)
     torch.set_num_threads(1)

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from inspect import signature
 from typing import Any
 
-from armijo.estimators.parameters import MethodParameters
+from armijo.estimators import PrivateLinearClassifier
 
-OF_ESTIMATORS = set(signature(MethodParameters).parameters)
+OF_ESTIMATORS = set(signature(PrivateLinearClassifier).parameters)
 
 
 def parameters(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,13 +13,12 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-import armijo.estimators.base as base_module
+import armijo.estimators as base_module
 from armijo.accounting.budget import Neighboring
 from armijo.accounting.ledger import read_ledger
 from armijo.accounting.paper import BROKEN_PREMISES
 from armijo.errors import BudgetExceeded, PrivacyLeakWarning
-from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
-from armijo.estimators.labels import unknown_rows
+from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression, unknown_rows
 from armijo.methods import DPSGD, StepRecord
 from armijo.methods.line_search import LINE_SEARCHES
 from tests.estimators.flat import parameters
@@ -147,13 +146,13 @@ class TestPredict:
 class TestData:
     def capture(self, monkeypatch):
         seen = []
-        real = base_module.train
+        real = base_module.ArrayRows
 
-        def spied(X, y, settings, **rest):
+        def spied(X, y):
             seen.append(X)
-            return real(X, y, settings, **rest)
+            return real(X, y)
 
-        monkeypatch.setattr(base_module, "train", spied)
+        monkeypatch.setattr(base_module, "ArrayRows", spied)
         return seen
 
     @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -282,11 +281,6 @@ class TestScikitLearn:
         assert copy.privacy_ == found.privacy_
         assert copy.history_.equals(found.history_)
         assert copy.privacy_.ledger_path == str(tmp_path / "run.ledger")
-
-    def test_warm_start_is_refused(self, tmp_path):
-        with pytest.raises(ValueError, match="paid from another budget"):
-            model(warm_start=True, ledger=tmp_path / "run").fit(*table())
-        assert not (tmp_path / "run").exists()
 
 
 class TestLedger:

@@ -9,14 +9,14 @@ from sklearn.exceptions import NotFittedError
 
 from armijo.accounting.budget import Budget, Guarantee, Neighboring
 from armijo.estimators import PrivateLogisticRegression
-from armijo.estimators.plotting import (
+from armijo.methods import BLSGD
+from armijo.plotting import (
     draw_angles,
     draw_budgets,
     draw_spent,
     draw_steps,
     plot_history,
 )
-from armijo.methods import BLSGD
 
 
 @pytest.fixture(autouse=True)

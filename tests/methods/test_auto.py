@@ -15,8 +15,7 @@ from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import planned_epsilon
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
-from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
-from armijo.estimators.solve import solve
+from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression, solve
 from armijo.methods.auto import MOST_FEATURES, Auto, Standardization
 from armijo.methods.base import Problem, minimize
 from armijo.objectives.linear import LinearObjective

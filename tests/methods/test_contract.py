@@ -11,8 +11,7 @@ from armijo.accounting.budget import Budget
 from armijo.accounting.ledger import read_ledger
 from armijo.data.private import PrivateDataset
 from armijo.errors import BudgetExceeded
-from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
-from armijo.estimators.solve import solve
+from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression, solve
 from armijo.methods.line_search import LINE_SEARCHES
 from armijo.registry import METHODS, make_method, parameters_of
 

@@ -5,8 +5,7 @@ from dataclasses import fields
 
 import pytest
 
-from armijo.estimators import PrivateLogisticRegression
-from armijo.estimators.solve import solve
+from armijo.estimators import PrivateLogisticRegression, solve
 from armijo.methods import DPSGD, Problem
 from armijo.objectives import LinearObjective
 from armijo.registry import LINEAR, NETWORK, make_method

@@ -225,7 +225,7 @@ def resumed(place: Place) -> Result:
         for record in run:
             if record.batch == stop:
                 break
-        found = told(run, run._objective.module)
+        found = told(run, run.objective.module)
         del run
     return {
         "resumed": found,

@@ -7,10 +7,12 @@ from typing import Any
 from torch import nn
 
 from armijo.accounting import accountants
+from armijo.baselines.hyfree import HyFree
 from armijo.methods import sgd
-from armijo.networks import train as training
+from armijo.methods.auto_network import AutoNetwork
+from armijo.methods.line_search import LineSearch
 from armijo.objectives import module as objective
-from armijo.training import accounts
+from armijo.training import run
 
 
 def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,10 +48,13 @@ def probed_once(probe: Callable[..., Any]) -> Callable[..., Any]:
 
 PROBES = ("refuse_mixing_loss", "refuse_mixing_examples", "row_wise_test")
 KNOWN = {
-    (training, "network_method"): remembered(training.network_method),
+    **{
+        (kind, "calibrate"): remembered(kind.calibrate)
+        for kind in (AutoNetwork, LineSearch, HyFree)
+    },
     (sgd, "noise_multiplier_for"): remembered(sgd.noise_multiplier_for),
-    (accounts, "order_for"): remembered(accounts.order_for),
-    (accounts, "epsilon_of"): remembered(accounts.epsilon_of),
+    (run, "order_for"): remembered(run.order_for),
+    (run, "epsilon_of"): remembered(run.epsilon_of),
     (accountants, "planned_epsilon"): remembered(accountants.planned_epsilon),
     **{(objective, name): probed_once(getattr(objective, name)) for name in PROBES},
 }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiny networks and what stands in for a user: data, losses, spies."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,6 +10,8 @@ from torch.utils.data import Dataset
 
 from armijo import Trainer
 from armijo.accounting.budget import Budget
+from armijo.methods.base import Method, Problem
+from armijo.registry import network_method
 
 BUDGET = Budget(epsilon=2.0, delta=1e-5)
 ROWS, FEATURES, CLASSES = 40, 4, 3
@@ -106,3 +109,16 @@ def two_inputs() -> TwoInputs:
 
 def words() -> Tensor:
     return torch.arange(ROWS) % 6
+
+
+def calibrated_method(
+    name: str | Method[Any],
+    budget: Budget,
+    *,
+    sampling_prob: float,
+    steps: int,
+    options: Mapping[str, Any] | None = None,
+) -> Method[Any]:
+    """Return a method for networks with its noise."""
+    method = network_method(name, options, sampling_prob=sampling_prob, steps=steps)
+    return method.calibrate(budget, Problem())

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from armijo.accounting.ledger import read_ledger
-from armijo.networks import at_exit
+from armijo.training import run as at_exit
 from tests.networks.checkpoint_doubles import files, seeded, stopped
 from tests.networks.network_doubles import flat, network
 

@@ -33,8 +33,8 @@ class TestDamage:
 
     @staticmethod
     def load(training: Trainer, data: bytes) -> Any:
-        start = training.method.init(training._objective.start())
-        return from_bytes(data, path="run.pt", run=training._run_id, like=start)
+        start = training.method.init(training.objective.start())
+        return from_bytes(data, path="run.pt", run=training._named, like=start)
 
     def test_the_whole_file_is_taken(self):
         training, data = whole()

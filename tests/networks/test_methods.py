@@ -21,7 +21,7 @@ from armijo.methods.sgd import DPSGD
 from armijo.noise import poisson_sample
 from armijo.objectives.module import ModuleObjective
 from armijo.randomness import Randomness
-from armijo.registry import NETWORK_METHODS, network_method
+from armijo.registry import NETWORK_METHODS
 from tests.methods.test_limits import FreeAccountant
 from tests.networks.network_doubles import (
     BUDGET,
@@ -29,6 +29,7 @@ from tests.networks.network_doubles import (
     RATE,
     ROWS,
     STEPS,
+    calibrated_method,
     examples,
     network,
     prepared,
@@ -74,7 +75,7 @@ def run(
 
 @cache
 def without_noise(*, sampling_prob: float = 1.0, **settings: Any) -> Any:
-    built = network_method(
+    built = calibrated_method(
         "blsgd", BUDGET, sampling_prob=sampling_prob, steps=5, options=settings
     )
     return replace(built, gradient_rho=math.inf, search_epsilon=math.inf)
@@ -197,7 +198,7 @@ def test_a_run_uses_its_budget_and_no_more(name):
     spent = training.privacy.epsilon_spent
     assert 0.95 * BUDGET.epsilon <= spent <= BUDGET.epsilon
     assert training.privacy.guarantee.holds
-    last = training.method.plan(training._state)
+    last = training.method.plan(training.state)
     assert not training.accountant.affords(last.mechanism)
     assert training.privacy.epsilon_spent == training.records[-1].epsilon == spent
 
@@ -210,7 +211,7 @@ def test_noise_is_that_of_an_independent_accountant(
     name, epsilon, sampling_prob, steps
 ):
     budget = Budget(epsilon=epsilon, delta=1e-5)
-    method = network_method(name, budget, sampling_prob=sampling_prob, steps=steps)
+    method = calibrated_method(name, budget, sampling_prob=sampling_prob, steps=steps)
     assert method.gradient.sensitivity == 1.0
     accountant = PLDAccountant(value_discretization_interval=1e-3)
     event = dpa.GaussianDpEvent(method.gradient.noise_scale)
@@ -220,11 +221,11 @@ def test_noise_is_that_of_an_independent_accountant(
 
 
 def test_the_search_has_a_tenth_of_each_step():
-    method = network_method("blsgd", BUDGET, sampling_prob=RATE, steps=STEPS)
+    method = calibrated_method("blsgd", BUDGET, sampling_prob=RATE, steps=STEPS)
     for_search = method.search_epsilon**2 / 2
     assert for_search / (for_search + method.gradient_rho) == pytest.approx(0.1)
     assert method.search.kind == "gaussian"
-    half = network_method(
+    half = calibrated_method(
         "blsgd", BUDGET, sampling_prob=RATE, steps=STEPS, options={"search_share": 0.5}
     )
     assert half.search_epsilon**2 / 2 == pytest.approx(half.gradient_rho)
@@ -273,7 +274,7 @@ def test_adaptation_is_an_option_and_stops_in_time():
 def test_adaptation_asks_for_searches_that_can_fail(adapt):
     with pytest.raises(ValueError, match=r"fallback=False.*Nothing was spent"):
         options = {"adapt": adapt}
-        network_method(
+        calibrated_method(
             "blsgd", BUDGET, sampling_prob=RATE, steps=STEPS, options=options
         )
 
@@ -282,7 +283,7 @@ def test_adaptation_asks_for_searches_that_can_fail(adapt):
 @pytest.mark.parametrize("option", ["momentum", "sampling_prob", "steps"])
 def test_a_foreign_option_is_refused_by_name(name, option):
     with pytest.raises(ValueError, match=rf"{name}.*{option}.*Nothing was spent"):
-        network_method(
+        calibrated_method(
             name, BUDGET, sampling_prob=RATE, steps=STEPS, options={option: 1}
         )
 
@@ -300,7 +301,7 @@ def test_a_foreign_option_is_refused_by_name(name, option):
 )
 def test_an_option_of_another_method_is_foreign(name, option):
     with pytest.raises(ValueError, match=f"does not take {option}"):
-        network_method(
+        calibrated_method(
             name, BUDGET, sampling_prob=RATE, steps=STEPS, options={option: 1.0}
         )
 
@@ -320,7 +321,7 @@ def test_an_option_of_another_method_is_foreign(name, option):
 def test_bad_settings_are_refused(given, match):
     settings = {"name": "sgd", "sampling_prob": RATE, "steps": STEPS} | given
     with pytest.raises(ValueError, match=match):
-        network_method(settings.pop("name"), BUDGET, **settings)
+        calibrated_method(settings.pop("name"), BUDGET, **settings)
 
 
 def test_a_given_step_size_is_taken():

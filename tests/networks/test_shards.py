@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 from armijo.data.sources import DatasetRows, TensorRows
-from armijo.networks.shards import SAMPLED, shard_digest
+from armijo.networks.distributed import SAMPLED, shard_digest
 
 KEY = b"k" * 32
 X, Y = torch.randn(200, 3, dtype=torch.bfloat16), torch.arange(200)

@@ -20,8 +20,7 @@ from armijo.accounting.ledger import read_ledger
 from armijo.data import private
 from armijo.errors import BudgetExceeded
 from armijo.methods.base import StepRecord
-from armijo.networks.settings import default_sampling_prob, default_steps
-from armijo.registry import NETWORK_METHODS
+from armijo.registry import NETWORK_METHODS, network_sizes
 from tests.networks.network_doubles import (
     CLASSES,
     CROSS_ENTROPY,
@@ -85,12 +84,12 @@ class TestGate:
         training = prepared(method=name, dataset=pairs)
         nobody = np.zeros(0, dtype=np.int64)
         monkeypatch.setattr(private, "poisson_sample", lambda *given: nobody)
-        before = flat(training._objective.module)
+        before = flat(training.objective.module)
         pairs.events.clear()
         training.run()
         assert pairs.events == []
         assert len(training.records) == training.accountant.n_charges == STEPS
-        after = flat(training._objective.module)
+        after = flat(training.objective.module)
         assert bool(torch.isfinite(after).all())
         assert torch.equal(before, after) == (name == "nonprivate")
 
@@ -152,7 +151,7 @@ def test_frozen_layers_stay_as_they_are(name):
     training = prepared(module, method=name).run()
     assert torch.equal(before, flat(module[0]))
     assert not torch.equal(head, flat(module[2]))
-    assert training._objective.size == head.numel()
+    assert training.objective.size == head.numel()
 
 
 def test_dropout_masks_repeat_within_a_batch_and_differ_between_batches():
@@ -281,13 +280,10 @@ class TestDefaults:
         training = armijo.Trainer(
             network(), CROSS_ENTROPY, examples(), prepared().accountant.budget
         )
-        assert (training.method.sampling_prob, training._settings.steps) == (1.0, 10)
+        assert (training.method.sampling_prob, training.method.steps) == (1.0, 10)
         assert type(training.method).__name__ == "AutoNetwork"
-        assert (
-            default_sampling_prob(1_000_000) == 1 / 100
-            and default_sampling_prob(2_560) == 0.1
-        )
-        assert default_steps(1 / 100) == 1_000 and default_steps(0.1) == 100
+        assert network_sizes("sgd", n_rows=1_000_000) == (1 / 100, 1_000)
+        assert network_sizes("sgd", n_rows=2_560) == (0.1, 100)
 
     def test_a_blank_keeps_its_place_unless_examples_are_isolated(self):
         given = {"method": "sgd"}
@@ -313,7 +309,7 @@ class TestDefaults:
         again = network()
         prepared(again, method="sgd", device=torch.device("cpu"), seed=3).run()
         assert torch.equal(flat(module), flat(again))
-        assert training._objective.device == torch.device("cpu")
+        assert training.objective.device == torch.device("cpu")
 
     def test_examples_go_where_the_model_is(self):
         """Another device that every machine has: one that nothing can leave.

@@ -135,4 +135,4 @@ class TestTrain:
         two = {"budget": None, "epsilon": BUDGET.epsilon, "delta": BUDGET.delta}
         run = prepared(modules[1], method="sgd", seed=3, **two).run()
         assert torch.equal(flat(modules[0]), flat(modules[1]))
-        assert run.privacy.budget == BUDGET and run._settings.n_rows == ROWS
+        assert run.privacy.budget == BUDGET and run._named["n_rows"] == ROWS

@@ -21,7 +21,7 @@ from armijo.accounting.ledger import read_ledger
 from armijo.errors import ArmijoError, Diverged, RechargeWarning
 from armijo.methods.base import StepRecord
 from armijo.registry import NETWORK_METHODS
-from armijo.training import accounts
+from armijo.training import run as accounts
 from tests.networks.checkpoint_doubles import LEFT, SEED, files, seeded, stopped
 from tests.networks.network_doubles import (
     BUDGET,
@@ -44,7 +44,7 @@ def uninterrupted(name: str) -> tuple[Tensor, list[StepRecord], list[Any]]:
     training = seeded(
         name, evaluate=lambda module: float(flat(module).sum()), evaluate_every=2
     ).run()
-    return flat(training._objective.module), training.records, training.evaluations
+    return flat(training.objective.module), training.records, training.evaluations
 
 
 def half_frozen() -> nn.Module:
@@ -104,7 +104,7 @@ def test_the_order_of_the_filter_is_that_of_the_first_step(tmp_path, monkeypatch
     monkeypatch.setattr(accounts, "_order_of_filter", noted)
     stopped(seeded("blsgd", **files(tmp_path)), 5)
     again = seeded("blsgd", resume=True, **files(tmp_path))
-    assert again._state.gradient_rho > again.method.gradient_rho
+    assert again.state.gradient_rho > again.method.gradient_rho
     assert asked[0] == asked[1]
 
 
@@ -383,7 +383,7 @@ def test_a_run_that_diverges_ends_and_leaves_its_ledger_only(tmp_path):
     charged = len(read_ledger(files(tmp_path)["ledger"]).charges)
     assert 0 < charged == training.accountant.n_charges < STEPS
     assert set(os.listdir(tmp_path)) == {"run.ledger", "run.ledger.lock"}
-    assert torch.isfinite(flat(training._objective.module)).all()
+    assert torch.isfinite(flat(training.objective.module)).all()
 
 
 def test_parameters_whose_sum_is_too_large_are_no_divergence():

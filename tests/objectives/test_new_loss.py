@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from armijo.accounting.budget import Budget
-from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
-from armijo.estimators.solve import solve
+from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression, solve
 from armijo.objectives.losses import LOSSES, Huber, Loss
 
 BUDGET = Budget(epsilon=8.0, delta=1e-5)

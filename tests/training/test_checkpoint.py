@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.accounting.ledger import read_ledger
 from armijo.errors import ArmijoError
-from armijo.estimators.run import RunSettings, train
 from armijo.methods import BLSGD, StepRecord
 from armijo.methods.base import Direction
 from armijo.methods.line_search import LINE_SEARCHES, SearchState
@@ -29,6 +28,7 @@ from armijo.training.checkpoint import (
 )
 from tests.accounting.ledger_samples import full_disk
 from tests.training.files import put_together, survived, taken_apart
+from tests.training.runs import RunSettings, train
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 POSITIVE = st.floats(0, exclude_min=True, allow_infinity=False)

@@ -14,18 +14,18 @@ from armijo.accounting.ledger import read_ledger
 from armijo.baselines.privgene import PrivGeneState
 from armijo.errors import ArmijoError, Diverged
 from armijo.estimators import PrivateLogisticRegression
-from armijo.estimators import run as run_module
-from armijo.estimators.run import RunSettings, train
 from armijo.methods.base import Direction, StepRecord
 from armijo.methods.sgd import GradientState
 from armijo.objectives import LinearObjective
 from armijo.registry import make_method
 from armijo.tables import LinearModel, Numeric
+from armijo.training import run as run_module
 from armijo.training.checkpoint import Checkpoint, save_checkpoint
-from armijo.training.divergence import MAX_WEIGHT, refuse_diverged
 from armijo.training.replay import key_path
+from armijo.training.run import MAX_WEIGHT, refuse_diverged
 from tests.cli.small import small_schema
 from tests.methods.test_contract import FEATURES, ROWS, rows_of
+from tests.training.runs import RunSettings, train
 
 STEPS = 1000
 RECORD = StepRecord(batch=6, update=6, direction_norm=1.0, epsilon=0.25)

@@ -13,13 +13,13 @@ from scipy import sparse
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.accounting.ledger import read_ledger
 from armijo.errors import ArmijoError, LedgerError, RechargeWarning
-from armijo.estimators import run as run_module
-from armijo.estimators.run import RunSettings, train
 from armijo.objectives import LinearObjective
 from armijo.registry import METHODS, make_method
+from armijo.training import run as run_module
 from armijo.training.replay import key_path
 from tests.methods.test_contract import FEATURES, ROWS, options_of, rows_of
 from tests.training.files import put_together, taken_apart
+from tests.training.runs import RunSettings, train
 
 ONE_RELEASE = """outpert-rsgd outpert-gd objpert objpert-kst objpert-pure amp sgd-tuned
 majority nonprivate""".split()

@@ -23,11 +23,10 @@ from armijo.accounting.mechanisms import Mechanism, Subsampled
 from armijo.accounting.paper import ORDERS, printed_epsilon
 from armijo.data.query import Matrix, clipped_rows
 from armijo.errors import BudgetExceeded, PrivacyLeakWarning
-from armijo.estimators.solve import Solution, solve
+from armijo.estimators import Solution, solve
 from armijo.methods.base import Schedule
 from armijo.networks import models
-from armijo.networks.progress import evaluating
-from armijo.networks.train import Trainer
+from armijo.networks.train import Trainer, evaluating
 from armijo.objectives.ghost.params import flat_parameters
 from armijo.objectives.linear import LinearObjective
 from armijo_reproduction import datasets

@@ -24,7 +24,7 @@ from torch import nn
 from armijo import _validate
 from armijo.accounting.budget import Budget, FloatArray
 from armijo.audit.games import Claim, Outcome, randomness_of
-from armijo.estimators.solve import solve
+from armijo.estimators import solve
 from armijo.networks.train import train
 from armijo.noise import poisson_sample
 

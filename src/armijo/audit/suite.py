@@ -14,7 +14,7 @@ from armijo.accounting.budget import Budget
 from armijo.audit.games import FEWEST_TRIALS, Outcome, play_game
 from armijo.audit.one_run import DELTA, TRAINERS, OneRun
 from armijo.audit.targets import GAMES
-from armijo.estimators.plotting import BLUE, GRAY, ORANGE
+from armijo.plotting import BLUE, GRAY, ORANGE
 
 AUDITS = (*GAMES, *(f"one-run-{model}" for model in TRAINERS))
 """Names of all audits."""

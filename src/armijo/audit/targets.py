@@ -49,7 +49,7 @@ from armijo.objectives.linear import LinearObjective
 from armijo.objectives.module import ModuleObjective
 from armijo.randomness import Randomness
 from armijo.registry import LINEAR, make_method, parameters_of
-from armijo.training.accounts import accountant_for
+from armijo.training.run import accountant_for
 
 FAR = 10.0
 """The feature of the row that stays: its gradient is longer than every clip."""

@@ -9,7 +9,7 @@ The minimum goes through the same gate and loop with an accountant that guarante
 nothing, so that it cannot be mistaken for a private result.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from armijo._validate import NonNegative, Positive
 from armijo.accounting.budget import Budget, FloatArray
 from armijo.accounting.calibration import reachable
 from armijo.accounting.mechanisms import NonPrivate
@@ -24,7 +25,8 @@ from armijo.baselines.empirical_risk import EmpiricalRisk, minimized
 from armijo.baselines.selection import OnlySelection
 from armijo.data.private import PrivateBatch
 from armijo.data.query import BoundedQuery, Matrix, Rows, row_norms
-from armijo.methods.base import OneShot, Problem, StepRecord
+from armijo.methods.base import SOLVED, OneShot, Problem, StepRecord
+from armijo.methods.sgd import DPAdam
 from armijo.randomness import Randomness
 
 
@@ -79,6 +81,20 @@ class Majority(OneShot):
         right = np.equal(y[:, None], np.array(self.labels))
         voting = right.any(axis=1) & ~rows.blanks()
         return np.where(voting[:, None], right - 0.5, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonPrivateAdam(DPAdam):
+    """Adam on Poisson batches of a network, without clipping and without noise."""
+
+    step_size: Positive | None = 1e-3
+    max_grad_norm: Positive = field(default=1e6, metadata={SOLVED: True})
+    noise_multiplier: NonNegative | None = field(default=0.0, metadata={SOLVED: True})
+    private: ClassVar[bool] = False
+
+    def calibrate(self, budget: Budget, problem: Problem) -> Self:
+        """Return the method: no budget bounds it."""
+        return self
 
 
 GRADIENT_TOLERANCE = 1e-7

@@ -20,8 +20,11 @@ from numpy.typing import NDArray
 from armijo.accounting.ledger import close_ledger
 from armijo.accounting.run_key import destroy_key
 from armijo.errors import TableError
-from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
-from armijo.estimators.base import PrivateLinearClassifier
+from armijo.estimators import (
+    PrivateLinearClassifier,
+    PrivateLinearSVC,
+    PrivateLogisticRegression,
+)
 from armijo.methods.base import StepRecord
 from armijo.report.page import (
     CHECKPOINT,

@@ -1,44 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several processes train as one: the same start, the same past, the same charges.
+"""Several processes train as one: the same start, and no row in two of them.
 
-All ranks hold the same parameters and records and differ in rows and streams of bits
-only.  The lead's copy counts: its module, its checkpoint and its ledger are handed to
-the others before the first step, and whatever would let them drift apart is refused.
+The main process's copy counts: its module is handed to the others before the first
+step, and whatever would let them drift apart is refused.
+A row that several processes hold counts several times in each sum, which no noise was
+planned for.  A shard is known by the sum of keyed digests of its rows, which does not
+depend on their order; the key is drawn for this one comparison.  Only equality of whole
+shards is looked at: two people may have equal rows, so a refusal for a single one would
+tell of them, and how many rows there are is not compared with anything.
 """
 
-import json
-from collections.abc import Mapping
-from pathlib import Path
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from armijo.accounting.accountants import Accountant
-from armijo.accounting.budget import Budget
-from armijo.accounting.ledger import Charge, MemoryLedger
-from armijo.data.process_group import ProcessGroup, SingleProcess
-from armijo.methods.base import S
-from armijo.randomness import Randomness
-from armijo.training.checkpoint import Checkpoint, from_bytes, load_checkpoint
+from armijo.data.process_group import ProcessGroup
+from armijo.data.sources import ExampleSource, TensorRows
+from armijo.objectives.ghost.checks import as_tuple
+
+_BYTES = 16
+_BLOCK = 4096  # rows that are copied at a time
+SAMPLED = 64
+"""So many examples of a map-style dataset are read; reading all may take hours."""
 
 
 def broadcast_init(
     group: ProcessGroup,
     module: nn.Module,
-    settings: Any,
-    budget: Budget,
-    *,
-    resume: bool,
+    settings: Mapping[str, Any],
 ) -> None:
-    """Give everybody the lead's parameters and buffers, frozen ones included.
+    """Give everybody the main process's parameters and buffers, frozen ones included.
 
     Settings that differ between processes are refused by name; paths may differ.
     """
-    if isinstance(group, SingleProcess):
+    if group.size == 1:
         return
-    common = {**vars(settings), "budget": budget, "resume": resume}
-    for name, value in common.items():
+    for name, value in settings.items():
         path = name in ("ledger", "checkpoint")
         group.assert_same(name, repr(value is not None if path else value))
     held = [*module.named_parameters(), *module.named_buffers()]
@@ -49,49 +52,87 @@ def broadcast_init(
             one.copy_(group.broadcast(one.detach, one))
 
 
-def rank_rng(group: ProcessGroup, seed: int | None) -> Randomness:
-    """Return the system's generator, or a seeded one that differs between processes.
-
-    The lead's is that of a run in one process with the same seed.
-    """
-    if seed is None:
-        return Randomness()
-    return Randomness(seed=seed, rank=group.rank, insecure_deterministic=True)
-
-
-def share_ledger(group: ProcessGroup, accountant: Accountant) -> None:
-    """Let the others go on from the charges of the lead's ledger, without a file."""
-    if isinstance(group, SingleProcess):
+def refuse_shards(group: ProcessGroup, source: ExampleSource, dataset: Any) -> None:
+    """Refuse no rows at all, and a shard that is also another process's."""
+    if group.size == 1:
         return
-    sent = group.bytes_from_lead(lambda: _written(accountant))
-    if not group.is_main:
-        accountant.attach(_copied(sent))
+    key = group.bytes_from_lead(lambda: os.urandom(32))
+    own = group.all_or_none(lambda: shard_digest(source, dataset, key))
+    held = [digest for digest in _gathered(group, own) if any(digest)]
+    if not held:
+        raise ValueError("Expected at least one example, got none. Nothing was spent.")
+    if len(set(held)) < len(held):
+        raise ValueError(
+            "Expected each process to hold its own share of the examples, got the same "
+            "ones in two of them, which would count twice; give process r of N the "
+            "rows r, r + N, r + 2N, ... Nothing was spent."
+        )
 
 
-def _written(accountant: Accountant) -> bytes:
-    """Write the charges so far as JSON."""
-    charges = accountant.ledger.charges
-    return json.dumps(
-        [[one.label, dict(one.mechanism), list(one.cost)] for one in charges]
-    ).encode()
+def shard_digest(source: ExampleSource, dataset: Any, key: bytes) -> bytes:
+    """Return what tells a shard from others, whatever the order of its rows.
+
+    All rows of tensors; of a map-style dataset the indices of a ``Subset`` and a
+    sample of the examples.  Zeros for no rows.
+    """
+    if len(source) == 0:
+        return bytes(_BYTES)
+    if isinstance(source, TensorRows):
+        tensors = [one for group in source.parts()[0] for one in group]
+        return _added_up(_rows_of(tensors), key)
+    indices = _indices(dataset, len(source))
+    places = np.argsort(indices, kind="stable")
+    chosen = np.linspace(0, len(places) - 1, min(SAMPLED, len(places))).astype(int)
+    examples = (_example(source, int(place)) for place in places[chosen])
+    parts = _added_up((b"%d" % i for i in indices), key), _added_up(examples, key)
+    return blake2b(b"".join(parts), key=key, digest_size=_BYTES).digest()
 
 
-def _copied(sent: bytes) -> MemoryLedger:
-    """Return a ledger in memory with the charges of the lead."""
-    ledger = MemoryLedger()
-    for label, mechanism, cost in json.loads(sent):
-        ledger.append(Charge(ledger.next_index, label, mechanism, tuple(cost)))
-    return ledger
+def _indices(dataset: Any, length: int) -> NDArray[np.int64]:
+    """Return the places of a ``Subset`` in what it is a part of, else 0, 1, 2, ..."""
+    found = getattr(dataset, "indices", None)
+    if found is None or not hasattr(dataset, "dataset") or len(found) != length:
+        return np.arange(length)
+    return np.asarray(found, dtype=np.int64).reshape(-1)
 
 
-def load_on_all_ranks(
-    group: ProcessGroup, path: Path, *, run: Mapping[str, Any], like: S
-) -> Checkpoint:
-    """Resume everybody from the lead's checkpoint."""
-    if isinstance(group, SingleProcess):
-        return load_checkpoint(path, run=run, like=like)
-    own = group.all_or_none(
-        lambda: load_checkpoint(path, run=run, like=like) if group.is_main else None
-    )
-    sent = group.bytes_from_lead(path.read_bytes)
-    return own or from_bytes(sent, path=path, run=run, like=like)
+def _example(source: ExampleSource, number: int) -> bytes:
+    """Return the bytes of one example; one that cannot be read is like any such."""
+    try:
+        inputs, targets, _ = source.take(np.array([number]))
+    except Exception:  # whatever code of a dataset raises must not stop one process
+        return b"unreadable"
+    return next(_rows_of([*as_tuple(inputs), *as_tuple(targets)]))
+
+
+def _rows_of(tensors: Sequence[Tensor]) -> Iterator[bytes]:
+    """Yield the bytes of each row, all tensors one after the other."""
+    for start in range(0, len(tensors[0]), _BLOCK):
+        blocks = [_as_bytes(one[start : start + _BLOCK]) for one in tensors]
+        for parts in zip(*blocks, strict=True):
+            yield b"".join(part.tobytes() for part in parts)
+
+
+def _as_bytes(block: Tensor) -> NDArray[np.uint8]:
+    """Return a row of bytes for each row, also of types that NumPy does not know."""
+    flat = block.detach().cpu().contiguous().reshape(len(block), -1)
+    if flat.shape[1] == 0:
+        return np.zeros((len(block), 0), dtype=np.uint8)
+    return flat.view(torch.uint8).numpy()
+
+
+def _added_up(rows: Iterator[bytes], key: bytes) -> bytes:
+    """Return the sum of the keyed digests of all rows, itself under the key."""
+    total = 0
+    for row in rows:
+        digest = blake2b(row, key=key, digest_size=_BYTES).digest()
+        total += int.from_bytes(digest, "big")
+    text = (total % 2 ** (8 * _BYTES)).to_bytes(_BYTES, "big")
+    return blake2b(text, key=key, digest_size=_BYTES, person=b"shard").digest()
+
+
+def _gathered(group: ProcessGroup, own: bytes) -> list[bytes]:
+    """Return everybody's digest: each fills its own line of a sum over all."""
+    lines = torch.zeros(group.size, _BYTES, dtype=torch.int64)
+    lines[group.rank] = torch.tensor(list(own))
+    return [bytes(line) for line in group.total(lines).tolist()]

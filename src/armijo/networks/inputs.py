@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user hands to ``armijo.train``, checked before anything is spent.
+"""What a user hands to ``armijo.train``: checked before anything is spent, and named.
 
 Only what is public decides: types, shapes, lengths, and synthetic examples.  A row's
 content never raises; :func:`blank_rows` names such rows to the owner of the data.
 """
 
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from armijo.accounting.budget import Computed, Neighboring
 from armijo.data.private import leaky_answer
 from armijo.data.sources import DatasetRows, ExampleSource, TensorRows
 from armijo.objectives.ghost.checks import Loss, as_tuple
-from armijo.objectives.ghost.params import trainable
+from armijo.objectives.ghost.params import flat_size, trainable
 from armijo.objectives.module import ModuleObjective
 
 CERTIFIED = "exact sums of integers, certified for each example"
@@ -181,3 +182,31 @@ def blank_rows(
         kept = leaky_answer(source, objective.kept, index.numpy())
         found += index[~kept.cpu()].tolist()
     return found
+
+
+def layout(module: nn.Module) -> str:
+    """Name a module by its parameters' names, shapes and types, and frozen values.
+
+    >>> layout(nn.Linear(2, 1))
+    'Linear with 3 trainable numbers, layout 6553779a5e660410'
+    """
+    digest = sha256()
+    for name, p in module.named_parameters():
+        digest.update(f"{name} {tuple(p.shape)} {p.dtype} {p.requires_grad}\n".encode())
+        if not p.requires_grad:
+            flat = p.detach().cpu().contiguous().reshape(-1)
+            digest.update(flat.view(torch.uint8).numpy().tobytes())
+    return (
+        f"{type(module).__name__} with {flat_size(module)} trainable numbers, layout "
+        f"{digest.hexdigest()[:16]}"
+    )
+
+
+def code_of(module: nn.Module, loss: Any) -> tuple[Any, ...]:
+    """Return what can be told of the functions that a training computes with.
+
+    That their code is the same cannot be told; results of redone steps are compared.
+    """
+    names = (type(loss).__qualname__, getattr(loss, "__qualname__", ""))
+    texts = [repr(one) for one in (module, loss) if isinstance(one, nn.Module)]
+    return names, texts, dict(module.named_buffers())

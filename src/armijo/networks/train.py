@@ -1,60 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """``armijo.train``: any torch module under differential privacy, nothing to tune."""
 
-import math
 import os
-from collections.abc import Callable, Generator, Mapping
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Self
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
 from armijo import _validate
-from armijo.accounting.accountants import Accountant, PrivacyStatement
 from armijo.accounting.budget import Budget, as_budget
-from armijo.data.private import PrivateDataset
 from armijo.data.process_group import ProcessGroup, SingleProcess, TorchProcessGroup
-from armijo.data.sources import ExampleSource
-from armijo.errors import BudgetExceeded, Diverged, LedgerError
-from armijo.methods.base import Method, StepRecord, minimize
-from armijo.networks.at_exit import closed_at_exit, may_compute
-from armijo.networks.distributed import (
-    broadcast_init,
-    load_on_all_ranks,
-    rank_rng,
-    share_ledger,
-)
+from armijo.methods.base import Method, StepRecord
+from armijo.networks.distributed import broadcast_init, refuse_shards
 from armijo.networks.inputs import (
     check_source,
+    code_of,
     computed_by,
+    layout,
     public_rows,
     refuse_missing_device,
     relation_of,
     source_of,
 )
-from armijo.networks.progress import evaluating, shown
-from armijo.networks.settings import (
-    Path_,
-    TrainSettings,
-    code_of,
-    default_sampling_prob,
-    default_steps,
-)
-from armijo.networks.shards import refuse_shards
 from armijo.objectives.ghost.checks import Loss
 from armijo.objectives.module import ModuleObjective
 from armijo.randomness import Seed, as_seed
-from armijo.registry import network_method, sizes_of
-from armijo.training.accounts import accountant_for
-from armijo.training.checkpoint import Checkpoint, save_checkpoint
-from armijo.training.divergence import refuse_diverged
-from armijo.training.replay import ReplayableRun, released
+from armijo.registry import network_method, network_sizes
+from armijo.training.run import Run, RunFiles
 
 Evaluate = Callable[[nn.Module], float]
+Path_ = str | os.PathLike[str]
 
 
-class Trainer:
+class Trainer(Run):
     """A private training, step by step: iterate over it.
 
     Each iteration makes one step and gives its record; the module then has the latest
@@ -74,6 +55,8 @@ class Trainer:
         Step and value of each evaluation of the hook.
     privacy : PrivacyStatement
         The guarantee and the charges so far.
+    method : Method
+        The calibrated method.
     accountant : Accountant
         What watches the run.
 
@@ -121,6 +104,7 @@ class Trainer:
         distributed: bool = False,
     ) -> None:
         _validate.at_least(1, evaluate_every=evaluate_every)
+        self._evaluate, self._every = evaluate, evaluate_every
         budget = as_budget(budget, epsilon=epsilon, delta=delta)
         if n_rows is not None:
             n_rows = _validate.row_count(n_rows)
@@ -130,235 +114,114 @@ class Trainer:
             model.to(device)
         promised = relation_of(relation, isolate=isolate, n_rows=n_rows)
         objective = ModuleObjective(model, loss, l2=l2, isolate=isolate)
-        place = device or objective.device
+        place, several = device or objective.device, group.size > 1
         source = group.all_or_none(lambda: source_of(dataset, place, example))
-        group.all_or_none(lambda: check_source(objective, source, distributed))
-        known = public_rows(n_rows, len(source), distributed)
+        group.all_or_none(lambda: check_source(objective, source, several))
+        known = public_rows(n_rows, len(source), several)
         refuse_shards(group, source, dataset)
-        own_sampling_prob, own_steps = sizes_of(method)
-        sampling_prob = own_sampling_prob if sampling_prob is None else sampling_prob
-        sampling_prob = (
-            default_sampling_prob(known) if sampling_prob is None else sampling_prob
+        sampling_prob, steps = network_sizes(
+            method, n_rows=known, sampling_prob=sampling_prob, steps=steps
         )
-        steps = own_steps if steps is None else steps
-        _validate.sampling_prob(sampling_prob=sampling_prob)
-        settings = TrainSettings(
-            method=method,
-            sampling_prob=sampling_prob,
-            steps=default_steps(sampling_prob) if steps is None else steps,
+        computed = group.all_or_none(lambda: computed_by(objective, source))
+        settings = {
+            "method": str(method),
+            "epsilon": budget.epsilon,
+            "delta": budget.delta,
+            "relation": promised.value,
+            "arithmetic": computed.arithmetic,
+            "sampling_prob": sampling_prob,
+            "steps": steps,
+            "n_rows": known,
+            "options": {key: str(value) for key, value in (options or {}).items()},
+            "l2": l2,
+        }
+        seed = as_seed(seed)
+        files = {"checkpoint": checkpoint, "ledger": ledger, "resume": resume}
+        more = {"seed": seed, "computed": computed, "every": checkpoint_every}
+        broadcast_init(group, model, {**settings, **files, **more})
+        self._model, self._loaded = model, objective.load
+        super().__init__(
+            objective,
+            source,
+            network_method(method, options, sampling_prob=sampling_prob, steps=steps),
+            budget,
             n_rows=known,
             relation=promised,
-            computed=group.all_or_none(lambda: computed_by(objective, source)),
-            options=dict(options or {}),
-            l2=l2,
-            seed=as_seed(seed),
-            ledger=ledger,
-            checkpoint=checkpoint,
-            checkpoint_every=checkpoint_every,
+            max_batches=steps,
+            seed=seed,
+            computed=computed,
+            files=RunFiles(
+                ledger=ledger,
+                checkpoint=checkpoint,
+                every=checkpoint_every,
+                resume=resume,
+                named={**settings, "model": layout(model)},
+            ),
+            group=group,
+            code=code_of(model, loss),
         )
-        self._process = os.getpid()
-        self._objective, self._settings, self._group = objective, settings, group
-        self._evaluate, self._every = evaluate, evaluate_every
-        self._abandoned = False
-        self._open(source, budget, resume=resume)
-
-    def _open(self, source: ExampleSource, budget: Budget, *, resume: bool) -> None:
-        """Build method, accountant and gate, at the start or at the checkpoint."""
-        objective, settings, group = self._objective, self._settings, self._group
-        broadcast_init(group, objective.module, settings, budget, resume=resume)
-        self._run_id = settings.fingerprint(budget, objective.module)
-        self.method = network_method(
-            settings.method,
-            budget,
-            sampling_prob=settings.sampling_prob,
-            steps=settings.steps,
-            options=settings.options,
-        )
-        self._randomness = rank_rng(group, settings.seed)
-        start = self.method.init(objective.start())
-        past = self._past(start) if resume else None
-        last = past or Checkpoint(start, [])
-        self._state, self.records = last.state, last.records
-        self.evaluations = list(last.evaluations)
-        self._keyed = self._keyed_run(source)
-        self.accountant = self._accountant(budget, start, past)
-        self._charges = self.accountant.n_charges
-        if settings.seed is None:
-            self._randomness = self._keyed.randomness
-        try:
-            self._data = PrivateDataset(
-                source,
-                n_rows=settings.n_rows,
-                accountant=self.accountant,
-                randomness=self._randomness,
-                group=group,
-            )
-            self._refuse_used_up()
-        except BaseException:
-            self.accountant.ledger.close()
-            raise
-
-    def _keyed_run(self, source: ExampleSource) -> ReplayableRun:
-        """Return the key's keeper; steps are redone on one processor only.
-
-        Sums on a GPU, or over processes that died, need not repeat to the last bit.
-        """
-        own, objective = self._settings, self._objective
-        alone = (
-            isinstance(self._group, SingleProcess) and objective.device.type == "cpu"
-        )
-        return ReplayableRun(
-            own.checkpoint if alone else None,
-            source,
-            (self._run_id, code_of(objective.module, objective.loss)),
-        )
-
-    def _accountant(
-        self, budget: Budget, start: Any, past: Checkpoint | None
-    ) -> Accountant:
-        """Return the accountant of a run from ``start``; the lead writes a ledger."""
-        own, group = self._settings, self._group
-        accountant = accountant_for(
-            self.method,
-            start,
-            budget,
-            relation=own.relation,
-            private=own.private,
-            seeded=own.seed is not None,
-            computed=own.computed,
-        )
-        path = own.ledger_path
-        header = {**accountant.header(), "run_settings": self._run_id}
-
-        def lead() -> None:
-            if path is not None and group.is_main:
-                ledger = self._keyed.open_ledger(path, header, past)
-                try:
-                    accountant.attach(ledger)
-                except BaseException:
-                    ledger.close()
-                    raise
-
-        group.all_or_none(lead)
-        share_ledger(group, accountant)
-        return accountant
-
-    def __iter__(self) -> Generator[StepRecord, None, None]:
-        """Make the steps, one record each; the module has the latest parameters."""
-        return closed_at_exit(self._steps())
-
-    def _steps(self) -> Generator[StepRecord, None, None]:
-        """Make the steps that are left, and leave consistent files in any case."""
-        left, ledger = self._settings.steps - len(self.records), self.accountant.ledger
-        with closing(ledger):
-            try:
-                self._save()
-                for state, record in minimize(
-                    self._objective,
-                    self._data,
-                    self.method,
-                    self._state,
-                    max_batches=max(left, 0),
-                ):
-                    self._keep(state, record)
-                    yield record
-            except Diverged:
-                ledger.finish({})
-                self._abandon()
-                raise
-            finally:
-                if may_compute(self._process):
-                    self._objective.load(self._state.w)
-                    self._save()
-            ledger.finish(released(self._state.w))
-            self._keyed.end()
 
     def run(self, *, progress: bool = False) -> Self:
         """Make all steps that are left, with a progress bar if asked for."""
-        done, visible = len(self.records), progress and self._group.is_main
-        for _ in shown(self, self._settings.steps, done=done, visible=visible):
-            pass
-        return self
+        if not (progress and self._group.is_main):
+            return self.complete()
+        columns = (
+            TextColumn("step {task.completed} of {task.total}"),
+            BarColumn(),
+            TextColumn("step size {task.fields[size]}, epsilon {task.fields[epsilon]}"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=Console(stderr=True)) as bar:
+            done, most = len(self.records), self._max_batches
+            task = bar.add_task("", total=most, completed=done, size="-", epsilon="0")
 
-    @property
-    def privacy(self) -> PrivacyStatement:
-        """Guarantee and charges so far."""
-        return PrivacyStatement.of(self.accountant)
+            def show(record: StepRecord) -> None:
+                size, spent = record.step_size or 0, record.epsilon
+                bar.update(task, advance=1, size=f"{size:.3g}", epsilon=f"{spent:.3g}")
+
+            return self.complete(show)
+
+    def _show(self) -> None:
+        """Load the latest parameters into the module."""
+        self._loaded(self.w)
+
+    def _evaluate_step(self) -> None:
+        """Call the hook when it is due."""
+        done = len(self.records)
+        if self._evaluate is not None and done % self._every == 0:
+            with evaluating(self._model):
+                self.evaluations.append((done, float(self._evaluate(self._model))))
 
     def __repr__(self) -> str:
         """Name public settings, and how many steps were made."""
-        own = self._settings
+        told = ("method", "sampling_prob", "steps", "n_rows", "relation")
+        named = ", ".join(f"{name}={self._named[name]!r}" for name in told)
         return (
-            f"Trainer({type(self._objective.module).__name__}, "
-            f"{self.accountant.budget}, method={own.method!r}, "
-            f"sampling_prob={own.sampling_prob:g}, "
-            f"steps={own.steps}, n_rows={own.n_rows}, "
-            f"relation={own.relation.value!r}, steps_made={len(self.records)})"
+            f"Trainer({type(self._model).__name__}, {self.accountant.budget}, {named}, "
+            f"steps_made={len(self.records)})"
         )
 
-    def _keep(self, state: Any, record: StepRecord) -> None:
-        """Take a finished step, evaluate and save when it is due."""
-        self._keyed.commit(state, record)
-        if not math.isfinite(state.w.sum()):  # cheap; finite ones may overflow
-            refuse_diverged(state, record)
-        self.records.append(record)
-        # Together, so that an interrupt finds all of a step or nothing of it.
-        self._state, self._charges = state, record.batch + 1
-        self._objective.load(state.w)
-        done, module = len(self.records), self._objective.module
-        if self._evaluate is not None and done % self._every == 0:
-            with evaluating(module):
-                self.evaluations.append((done, float(self._evaluate(module))))
-        if done % self._settings.checkpoint_every == 0:
-            self._save()
 
-    def _save(self) -> None:
-        """Write the checkpoint, if there is a place for it: that of the lead."""
-        path = self._settings.checkpoint
-        if path is None or self._abandoned or not self._group.is_main:
-            return
-        position = Checkpoint(
-            state=self._state,
-            records=[one for one in self.records if one.batch < self._charges],
-            charges=self._charges,
-            evaluations=self.evaluations,
-        )
-        save_checkpoint(path, run=self._run_id, checkpoint=self._keyed.signed(position))
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put a module into eval mode, and each layer back into its own afterwards.
 
-    def _abandon(self) -> None:
-        """End a run that left nothing to go on from."""
-        self._keyed.end()  # first: what a crash leaves then cannot undo noise
-        path, self._abandoned = self._settings.checkpoint, True
-        if path is not None and self._group.is_main:
-            Path(path).unlink(missing_ok=True)
+    A hook that calls ``module.eval()`` must not end dropout for the rest of a run.
 
-    def _past(self, start: Any) -> Checkpoint:
-        """Read the checkpoint to go on from."""
-        path = self._settings.checkpoint
-        if path is None:
-            raise ValueError("Expected a checkpoint to resume from, got None.")
-        past = load_on_all_ranks(self._group, Path(path), run=self._run_id, like=start)
-        self._group.all_or_none(self._refuse_missing_ledger)
-        return past
-
-    def _refuse_missing_ledger(self) -> None:
-        """Refuse to resume without the ledger."""
-        ledger = self._settings.ledger_path
-        if self._group.is_main and ledger is not None and not ledger.exists():
-            raise LedgerError(
-                f"Asked to resume, but the ledger {ledger} is not there; without it "
-                "what was spent is not known. Bring it back; nothing was spent now."
-            )
-
-    def _refuse_used_up(self) -> None:
-        """Refuse to begin with a ledger that leaves nothing for a step."""
-        if self.records or self._data.affords(self.method.plan(self._state)):
-            return
-        raise BudgetExceeded(
-            f"Not one step is affordable: {self.accountant.n_charges} charges of the "
-            "ledger use up the budget. Nothing more was spent; resume from the "
-            "checkpoint for what they bought."
-        )
+    >>> module = nn.Dropout()
+    >>> with evaluating(module):
+    ...     module.training
+    False
+    >>> module.training
+    True
+    """
+    modes = [(layer, layer.training) for layer in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for layer, mode in modes:
+            layer.training = mode
 
 
 def train(

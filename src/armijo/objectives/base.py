@@ -28,6 +28,10 @@ class Objective(ABC):
         """The number of parameters."""
 
     @abstractmethod
+    def start(self) -> Tensor:
+        """Return the parameters to start from."""
+
+    @abstractmethod
     def gradient_sum(self, w: Tensor, *, clip: float) -> BoundedQuery:
         """Ask for the sum of per-example gradients, each clipped to ``clip``."""
 

@@ -109,6 +109,10 @@ class LinearObjective(Objective):
         """The number of parameters."""
         return self.outputs * (self.n_features + self.fit_intercept)
 
+    def start(self) -> Tensor:
+        """Return zeros."""
+        return torch.zeros(self.size, dtype=torch.float64)
+
     def scores(self, w: Tensor, X: Matrix) -> Tensor:
         """Return X w plus intercept: (rows,) for one output, else (rows, outputs)."""
         return self._scores(w, rounded(X))

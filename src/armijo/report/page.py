@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, select_autoescape
 
-from armijo.estimators.base import PrivateLinearClassifier
-from armijo.estimators.plotting import (
+from armijo.estimators import PrivateLinearClassifier
+from armijo.plotting import (
     draw_angles,
     draw_budgets,
     draw_spent,
@@ -78,7 +78,7 @@ def report_document(
     estimator: PrivateLinearClassifier, model: LinearModel
 ) -> dict[str, Any]:
     """Return the report as JSON values."""
-    hidden = {"callback", "classes", "ledger", "warm_start"}
+    hidden = {"callback", "classes", "ledger"}
     settings = estimator.get_params(deep=False)
     history = estimator.history_.astype(object)
     return {

@@ -36,7 +36,7 @@ _OLD = {b"{": "a linear model", b"PK": "a network"}  # how files of 0.1 begin
 
 
 class Checkpoint(NamedTuple):
-    """Where a run stands after a step: released values and its own streams.
+    """Where a run stands after a step: released values only.
 
     Attributes
     ----------
@@ -130,6 +130,7 @@ def from_bytes(
         These are not the bytes of such a checkpoint; nothing was spent.
     """
     document, vectors = _opened(data, path)
+    vectors = {name: vector.to(like.w.device) for name, vector in vectors.items()}
     _refuse_other_run(path, document["run"], run)
     try:
         values = dict(document["state"])
@@ -159,7 +160,7 @@ def read_released(path: str | os.PathLike[str]) -> Released:
     ArmijoError
         It is not a checkpoint of this version.
     """
-    document, vectors = _opened(_read(path), path)
+    document, vectors = _opened(read_checkpoint(path), path)
     try:
         w = _unpacked(document["state"]["w"], vectors)
         return Released(w, int(document["charges"]), document["ledger"])
@@ -274,10 +275,11 @@ def load_checkpoint(
     path: str | os.PathLike[str], *, run: Mapping[str, Any], like: S
 ) -> Checkpoint:
     """Read the checkpoint of a run from its file."""
-    return from_bytes(_read(path), path=path, run=run, like=like)
+    return from_bytes(read_checkpoint(path), path=path, run=run, like=like)
 
 
-def _read(path: str | os.PathLike[str]) -> bytes:
+def read_checkpoint(path: str | os.PathLike[str]) -> bytes:
+    """Return the bytes of a file that may be a checkpoint."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
