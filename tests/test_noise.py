@@ -16,16 +16,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from armijo.noise import (
-    each_gaussian,
+from armijo._noise import (
+    add_gaussian,
     exponential_choice,
+    gaussian,
     poisson_sample,
     rejection,
     rounded_gaussian,
     rounded_laplace,
 )
-from armijo.noise.gaussian import BLOCK
-from armijo.noise.lazy import (
+from armijo._noise.gaussian import (
+    BLOCK,
+    PIECE,
+    Strips,
+    _few,
+    exact_exponent,
+    float_exponent,
+    in_tail,
+    strips_for,
+)
+from armijo._noise.lazy import (
     GUARD,
     LazyUniform,
     e_folds,
@@ -33,14 +43,6 @@ from armijo.noise.lazy import (
     is_below_exp,
     rational,
     uniform_below,
-)
-from armijo.noise.strips import (
-    Strips,
-    drawn,
-    exact_exponent,
-    float_exponent,
-    in_tail,
-    strips_for,
 )
 from armijo.randomness import KeyedBits
 from tests.seeded_bits import SeededBits
@@ -316,13 +318,13 @@ def test_holes_are_filled_in_order_and_the_rest_is_drawn_again():
     # Two holes; behind them the second proposal is accepted, and the last.
     words = [*[refused] * 3, two, *[refused] * (count - 5), one]
     bits = ScriptedBits(words + [LARGEST_WORD] * (count - 2))
-    assert drawn(cover, 2, bits).tolist() == [2, 1]
+    assert _few(cover, 2, bits).tolist() == [2, 1]
     assert bits.words == []
     # With the last one refused as well, the second number is drawn again.
     words[-1] = refused
     again = [one] * gaussian_proposals(1)
     bits = ScriptedBits(words + [LARGEST_WORD] * (count - 1) + again)
-    assert drawn(cover, 2, bits).tolist() == [2, 1]
+    assert _few(cover, 2, bits).tolist() == [2, 1]
     assert bits.words == []
 
 
@@ -375,7 +377,7 @@ def test_the_tail_beyond_four_deviations_has_the_law():
         tail=0,
         acceptance=0.5,
     )
-    draws = drawn(tail_only, 20_000, SeededBits(5))
+    draws = _few(tail_only, 20_000, SeededBits(5))
     assert stats.binomtest(int(np.sum(draws > 0)), draws.size).pvalue > ACCEPT
     draws = np.abs(draws)
     start = 125 * 32
@@ -608,41 +610,67 @@ def test_bad_rates_are_refused(sampling_prob):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("size", [BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 5])
+@pytest.mark.parametrize("size", [PIECE, PIECE + 1, BLOCK, 2 * BLOCK + 5])
 def test_gaussian_numbers_are_the_same_on_any_number_of_threads(threads, size):
-    found = np.full(size, -1)
+    added, written, times = (np.zeros(size, dtype=np.int64) for _ in range(3))
 
-    def put(part, noise):
-        assert (found[part] == -1).all()
-        found[part] = noise
+    def put(places, noise):
+        assert (added[places] == 0).all()  # what comes again was 0 before
+        added[places] += noise
+        written[places] = noise
+        times[places] += 1
 
     scale = 2**40
-    each_gaussian(scale, size, SeededBits(3), put, threads=threads)
+    add_gaussian(scale, size, SeededBits(3), put, threads=threads)
     expected = rounded_gaussian(scale, size, SeededBits(3))
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(added, expected)
+    np.testing.assert_array_equal(written, expected)
+    assert times.min() == 1 and (times.max() == 2) == (size > PIECE)
     again = rounded_gaussian(scale, size, SeededBits(3), threads=threads)
     np.testing.assert_array_equal(again, expected)
 
 
 def test_each_block_is_drawn_from_a_key_of_its_own():
     size, scale, keys = 2 * BLOCK + 5, 2**30, SeededBits(3)
-    expected = [
-        drawn(strips_for(scale), count, KeyedBits(keys.uint64(4).tobytes()))
-        for count in (BLOCK, BLOCK, 5)
-    ]
     draws = rounded_gaussian(scale, size, SeededBits(3))
-    np.testing.assert_array_equal(draws, np.concatenate(expected))
+    for start in range(0, size, BLOCK):
+        block = KeyedBits(keys.uint64(4).tobytes())
+        count = min(PIECE, size - start)
+        words, table = block.uint64(count), strips_for(scale).table
+        places = (words - table[words >> np.uint64(50)]).view(np.int64)
+        equal = draws[start : start + count] == places >> strips_for(scale).unit
+        assert equal.mean() > 0.9  # the first words of the block, but where compared
     values, counts = np.unique(draws, return_counts=True)
-    assert values.size > size - 100 and counts.max() <= 3  # no block comes twice
-    # A single block takes the caller's bits themselves.
-    alone = drawn(strips_for(scale), BLOCK, SeededBits(3))
-    np.testing.assert_array_equal(rounded_gaussian(scale, BLOCK, SeededBits(3)), alone)
+    assert values.size > size - 1000 and counts.max() <= 3  # no block comes twice
 
 
-@pytest.mark.parametrize("size", [0, 3, BLOCK + 1])
+@pytest.mark.parametrize("scale", [1, 2, 7, 2**20, 2**45])
+def test_blocks_have_the_law_of_few_numbers(monkeypatch, scale):
+    """Small pieces and blocks, so that all seams and late places are seen often."""
+    monkeypatch.setattr(gaussian, "PIECE", 50)
+    monkeypatch.setattr(gaussian, "BLOCK", 170)
+    draws = rounded_gaussian(scale, 20_000, SeededBits(17))
+    few = np.array(
+        [rounded_gaussian(scale, 50, SeededBits(900 + k)) for k in range(400)]
+    ).ravel()
+    assert stats.ks_2samp(draws, few).pvalue > ACCEPT
+    for sample in (draws, few):
+        law = stats.norm(scale=scale)
+        if scale > 1000:
+            assert stats.kstest(sample, law.cdf).pvalue > ACCEPT
+        else:
+            edges = np.arange(-2 * scale, 2 * scale + 1) - 0.5
+            chances = np.diff([0.0, *law.cdf(edges), 1.0])
+            observed = np.bincount(
+                np.searchsorted(edges, sample), minlength=len(chances)
+            )
+            assert stats.chisquare(observed, 20_000 * chances).pvalue > ACCEPT
+
+
+@pytest.mark.parametrize("size", [0, 3, PIECE + 1])
 def test_blocks_without_noise_are_zero(size):
     taken = []
-    each_gaussian(0, size, ScriptedBits(), lambda part, noise: taken.append(noise))
+    add_gaussian(0, size, ScriptedBits(), lambda part, noise: taken.append(noise))
     assert np.concatenate(taken).tolist() == [0] * size
 
 
@@ -651,7 +679,7 @@ def test_an_error_in_a_thread_is_not_lost():
         raise OSError("no place")
 
     with pytest.raises(OSError, match="no place"):
-        each_gaussian(1, 3 * BLOCK, SeededBits(3), fail, threads=2)
+        add_gaussian(1, 3 * BLOCK, SeededBits(3), fail, threads=2)
 
 
 def test_coins_of_many_rows_are_thrown_in_parts(monkeypatch):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from armijo.noise.vectors import with_gaussian
+from armijo._noise.vectors import with_gaussian
 from tests.seeded_bits import SeededBits
 
 

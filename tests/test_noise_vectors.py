@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from armijo.noise.vectors import gaussian_vector, radial_vector, random_order
+from armijo._noise.vectors import gaussian_vector, radial_vector, random_order
 from tests.seeded_bits import SeededBits
 
 # Each law is tested once at a fixed seed; a wrong law fails by far more than this.

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
 
-import armijo.noise
+import armijo._noise
 from armijo import randomness
 from armijo.data.batch import BatchPlan
 from armijo.data.private import PrivateDataset
@@ -151,7 +151,7 @@ def test_a_key_is_whole_and_comes_without_a_seed(more):
 
 def test_no_global_generator_is_used_or_seeded():
     names, modules = set(), set()
-    folder = Path(armijo.noise.__file__).parent
+    folder = Path(armijo._noise.__file__).parent
     for path in (Path(randomness.__file__), *folder.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith(

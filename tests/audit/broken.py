@@ -6,19 +6,19 @@ Every function takes pytest's ``monkeypatch`` and breaks the gate for one test.
 
 import numpy as np
 
+from armijo._noise import vectors
 from armijo.accounting.accountants import Accountant, PlannedAccountant
 from armijo.data import batch as gate
 from armijo.data import certified, fixed_point
 from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
-from armijo.noise import vectors
 from armijo.objectives.ghost import grads, strategy
 from tests.noise_doubles import each_box_muller
 
 
 def noise_halved(monkeypatch, module=gate):
     """Of sums and searches."""
-    for name in ("rounded_laplace", "rounded_gaussian", "each_gaussian"):
+    for name in ("rounded_laplace", "rounded_gaussian", "add_gaussian"):
         drawn = getattr(module, name, None)
 
         def halved(scale, *given, drawn=drawn, **more):
@@ -89,12 +89,12 @@ def noise_reused(monkeypatch):
         use(slice(0, size), kept[scale, size])
 
     monkeypatch.setattr(PrivateDataset, "__init__", forgetful)
-    monkeypatch.setattr(gate, "each_gaussian", reused)
+    monkeypatch.setattr(gate, "add_gaussian", reused)
 
 
 def angles_in_single_precision(monkeypatch):
     """Noise by Box and Muller: right in law, number by number."""
-    monkeypatch.setattr(gate, "each_gaussian", each_box_muller)
+    monkeypatch.setattr(gate, "add_gaussian", each_box_muller)
 
 
 def ghost_norms_decide(monkeypatch):

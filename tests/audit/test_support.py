@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from armijo._noise import rounded_gaussian
 from armijo.audit.targets import on_rays, shares_on_rays
-from armijo.noise import rounded_gaussian
 from tests.noise_doubles import box_muller
 from tests.seeded_bits import SeededBits
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import logsigmoid
 
+from armijo._noise import poisson_sample
 from armijo.accounting.accountants import Accountant, PlannedAccountant
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.accounting.calibration import noise_multiplier_for, planned_epsilon
@@ -19,7 +20,6 @@ from armijo.data.private import PrivateDataset
 from armijo.data.query import Rows
 from armijo.estimators import PrivateLogisticRegression
 from armijo.methods.base import Problem, minimize
-from armijo.noise import poisson_sample
 from armijo.objectives.linear import LinearObjective
 from armijo.objectives.losses import Huber
 from armijo.randomness import Randomness

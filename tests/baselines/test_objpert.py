@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.optimize import root
 
+from armijo._noise.vectors import gaussian_vector, radial_vector
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.baselines import empirical_risk, perturbation
 from armijo.data.query import Rows
-from armijo.noise.vectors import gaussian_vector, radial_vector
 from armijo.randomness import Randomness
 from tests.baselines.one_shot_doubles import (
     BUDGET,

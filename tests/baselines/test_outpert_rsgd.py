@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from armijo._noise.vectors import random_order
 from armijo.accounting.budget import Neighboring
 from armijo.accounting.mechanisms import Gaussian
 from armijo.accounting.output_perturbation import PermutedMixture
-from armijo.noise.vectors import random_order
 from armijo.randomness import Randomness
 from tests.baselines.one_shot_doubles import (
     BUDGET,

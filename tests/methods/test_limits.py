@@ -12,13 +12,13 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
+from armijo._noise import poisson_sample
 from armijo.accounting.accountants import Accountant, PrivacyFilter
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.data.private import PrivateDataset
 from armijo.errors import BudgetExceeded
 from armijo.methods import BLGD, BLSGD, minimize
 from armijo.methods.armijo_search import ArmijoSearch
-from armijo.noise import poisson_sample
 from armijo.objectives import LinearObjective
 from armijo.randomness import Randomness
 from tests.data.lattice_doubles import on_lattice

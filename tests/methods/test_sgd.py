@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from armijo._noise import poisson_sample
 from armijo.accounting.accountants import PlannedAccountant
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import planned_epsilon
@@ -14,7 +15,6 @@ from armijo.data.private import PrivateDataset
 from armijo.errors import BudgetExceeded
 from armijo.methods import Problem, minimize
 from armijo.methods.sgd import DPSGD, DPAdam
-from armijo.noise import poisson_sample
 from armijo.objectives import LinearObjective
 from armijo.randomness import Randomness
 from tests.data.lattice_doubles import on_lattice

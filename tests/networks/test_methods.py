@@ -13,12 +13,12 @@ from dp_accounting.pld import PLDAccountant
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from armijo._noise import poisson_sample
 from armijo.accounting.budget import Budget
 from armijo.data.private import PrivateDataset
 from armijo.data.sources import TensorRows
 from armijo.methods.base import StepRecord, minimize
 from armijo.methods.sgd import DPSGD
-from armijo.noise import poisson_sample
 from armijo.objectives.module import ModuleObjective
 from armijo.randomness import Randomness
 from armijo.registry import NETWORK_METHODS

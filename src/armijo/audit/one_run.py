@@ -22,11 +22,11 @@ from scipy.special import expit
 from torch import nn
 
 from armijo import _validate
+from armijo._noise import poisson_sample
 from armijo.accounting.budget import Budget, FloatArray
 from armijo.audit.games import Claim, Outcome, randomness_of
 from armijo.estimators import solve
 from armijo.networks.train import train
-from armijo.noise import poisson_sample
 
 DELTA = 1e-5
 """Of the audited model: the theorem pays for m times delta, hence far below 1/m."""

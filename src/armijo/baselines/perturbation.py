@@ -66,6 +66,12 @@ from scipy import sparse
 from torch import Tensor
 
 from armijo import _validate
+from armijo._noise.vectors import (
+    gaussian_vector,
+    radial_vector,
+    random_order,
+    with_gaussian,
+)
 from armijo._validate import Count, Positive, Share
 from armijo.accounting.budget import Budget, FloatArray, Neighboring
 from armijo.accounting.calibration import noise_multiplier_for, reachable
@@ -93,12 +99,6 @@ from armijo.baselines.empirical_risk import EmpiricalRisk, certified
 from armijo.data.private import PrivateBatch
 from armijo.data.query import Matrix, Rows
 from armijo.methods.base import OneShot, Problem, StepRecord, calibrated, solved
-from armijo.noise.vectors import (
-    gaussian_vector,
-    radial_vector,
-    random_order,
-    with_gaussian,
-)
 from armijo.objectives.linear import LinearObjective
 from armijo.objectives.losses import known_labels
 from armijo.randomness import Randomness

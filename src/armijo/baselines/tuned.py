@@ -19,6 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from armijo import _validate
+from armijo._noise import MAX_SCALE, exponential_choice, poisson_sample
 from armijo._validate import AboveOne, Count, SamplingProb, Share
 from armijo.accounting.accountants import PlannedAccountant
 from armijo.accounting.budget import Budget
@@ -44,7 +45,6 @@ from armijo.methods.base import (
     with_solved_noise,
 )
 from armijo.methods.sgd import DPSGD
-from armijo.noise import MAX_SCALE, exponential_choice, poisson_sample
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import as_linear
 from armijo.randomness import BitSource, Randomness

@@ -15,6 +15,14 @@ import torch
 from numpy.typing import NDArray
 
 from armijo import _validate
+from armijo._noise import (
+    add_gaussian,
+    exponential_choice,
+    rounded_gaussian,
+    rounded_laplace,
+)
+from armijo._noise.gaussian import UseNoise
+from armijo._noise.vectors import with_gaussian
 from armijo.accounting.above_threshold import AboveThreshold
 from armijo.accounting.budget import FloatArray
 from armijo.accounting.mechanisms import (
@@ -42,14 +50,6 @@ from armijo.data.query import (
     row_norms,
 )
 from armijo.errors import UnchargedAccess
-from armijo.noise import (
-    each_gaussian,
-    exponential_choice,
-    rounded_gaussian,
-    rounded_laplace,
-)
-from armijo.noise.gaussian import UseNoise
-from armijo.noise.vectors import with_gaussian
 from armijo.randomness import Randomness
 
 Released = TypeVar("Released")
@@ -147,8 +147,8 @@ class PrivateBatch:
         relative = mechanism.noise_scale / query.bound
         found = np.empty(exact.size)
 
-        def put(part: slice, noise: NDArray[Any]) -> None:
-            found[part] = (exact[part] + noise) * (query.bound / fixed_point.STEPS)
+        def put(places: Any, noise: NDArray[Any]) -> None:
+            found[places] = (exact[places] + noise) * (query.bound / fixed_point.STEPS)
 
         def noisy() -> torch.Tensor:
             scale = fixed_point.lattice_scale(relative)
@@ -190,12 +190,15 @@ class PrivateBatch:
         found = torch.empty(len(steps), dtype=summed.dtype)
         values = found.numpy()
 
-        def put(part: slice, noise: NDArray[Any]) -> None:
+        def put(places: Any, noise: NDArray[Any]) -> None:
             # Integers wrap around, floats hold both terms and round their sum once: a
             # function of the noisy sum in either case. The exact sum is overwritten.
-            noisy = steps[part]
+            noisy = steps[places]
             noisy += noise
-            np.multiply(noisy, unit, out=values[part], casting="same_kind")
+            if isinstance(places, slice):
+                np.multiply(noisy, unit, out=values[places], casting="same_kind")
+            else:  # a copy of places to which nothing was added before
+                values[places] = noisy * unit
 
         def noisy() -> torch.Tensor:
             self._each_noise(scale, len(steps), put)
@@ -207,7 +210,7 @@ class PrivateBatch:
         """Hand integers of the given scale to ``use``, block by block."""
         bits = self._randomness.stream("gradient")
         threads = torch.get_num_threads() if size >= _HELPED_FROM else 1
-        each_gaussian(scale, size, bits, use, threads=threads)
+        add_gaussian(scale, size, bits, use, threads=threads)
 
     def first_above(
         self, queries: Iterable[BoundedQuery], mechanism: AboveThreshold

@@ -29,7 +29,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from armijo.noise import MAX_SCALE
+from armijo._noise import MAX_SCALE
 
 FINEST_BITS = 40
 """The finest lattice of a release: the bound times 2**-40."""

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from armijo import _validate
+from armijo._noise import MAX_SCALE, poisson_sample
 from armijo.accounting.above_threshold import AboveThreshold
 from armijo.accounting.accountants import Accountant
 from armijo.accounting.budget import Neighboring
@@ -22,7 +23,6 @@ from armijo.data.process_group import ProcessGroup, SingleProcess
 from armijo.data.query import Matrix, Rows
 from armijo.data.sources import ArrayRows, DatasetRows, Index, RowSource, TensorRows
 from armijo.errors import BudgetExceeded
-from armijo.noise import MAX_SCALE, poisson_sample
 from armijo.randomness import Randomness
 
 __all__ = ["BatchPlan", "PrivateBatch", "PrivateDataset", "leaky_answer"]
@@ -44,7 +44,7 @@ class PrivateDataset:
         ``sampling_prob * n_rows``, never the number of rows that is found.
     accountant : Accountant
         Charged before every batch.
-    randomness : armijo.noise.Randomness or None
+    randomness : armijo._noise.Randomness or None
         None draws from the operating system's cryptographic generator.
     group : ProcessGroup or None
         The processes that hold the rows together; None is this one alone.

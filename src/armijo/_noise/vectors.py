@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from armijo import _validate
-from armijo.noise.gaussian import rounded_gaussian
-from armijo.noise.rejection import rounded_laplace
+from armijo._noise.gaussian import rounded_gaussian
+from armijo._noise.rejection import rounded_laplace
 from armijo.randomness import BitSource
 
 FINE = 1 << 40

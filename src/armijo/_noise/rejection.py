@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from armijo import _validate
-from armijo.noise.lazy import (
+from armijo._noise.lazy import (
     GUARD,
     LARGEST_EXPONENT,
     WORD,

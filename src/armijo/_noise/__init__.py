@@ -19,14 +19,13 @@ protected against an observer of time.
 
 =====================  ==============================================================
 :mod:`~.lazy`          the event ``U < exp(-x)``, decided exactly
-:mod:`~.strips`        rounded Gaussian noise, exact
-:mod:`~.gaussian`      the same in blocks, on several threads
+:mod:`~.gaussian`      rounded Gaussian noise, in blocks, on several threads
 :mod:`~.rejection`     rounded Laplace noise, the exponential mechanism, Poisson coins
 =====================  ==============================================================
 """
 
-from armijo.noise.gaussian import each_gaussian, rounded_gaussian
-from armijo.noise.rejection import (
+from armijo._noise.gaussian import add_gaussian, rounded_gaussian
+from armijo._noise.rejection import (
     MAX_SCALE,
     exponential_choice,
     poisson_sample,
@@ -35,7 +34,7 @@ from armijo.noise.rejection import (
 
 __all__ = [
     "MAX_SCALE",
-    "each_gaussian",
+    "add_gaussian",
     "exponential_choice",
     "poisson_sample",
     "rounded_gaussian",

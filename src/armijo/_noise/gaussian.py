@@ -21,7 +21,7 @@ with ``c`` = 16, fewer beyond scale 2**38.  For most proposals they are enough: 
 integer is known, and a coin below the lowest point of the curve in its strip need not
 be compared with an exponential.  One in 25 is compared.  It gets a second word, for the
 place up to 50 bits and for the coin up to 64, and more bits where even these leave the
-comparison open (:mod:`armijo.noise.lazy`).
+comparison open (:mod:`armijo._noise.lazy`).
 
 A proposal that is refused leaves a hole, which the next accepted one of some proposals
 more fills.  All are independent and alike, and which one fills a hole does not depend
@@ -29,18 +29,27 @@ on its value, so that every number has the law of an accepted proposal.
 
 Beyond four standard deviations the height is halved every eight strips, by fair coins
 without end, so the tail has none either.
+
+Many numbers are drawn in blocks, each from the AES-256 counter stream of a key that is
+drawn from the caller's bits, in order: so they do not depend on how many threads draw.
+Within a block, pieces that fit the processor's cache are handed on at once, with 0
+where the word is not enough; these places follow when the block ends, compared all
+together, each with the first of its own proposals that is accepted.
 """
 
 import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from armijo.noise.lazy import (
+from armijo._noise.lazy import (
     GUARD,
     WORD,
     Bounds,
@@ -48,7 +57,14 @@ from armijo.noise.lazy import (
     LazyUniform,
     coins_below_exp,
 )
-from armijo.randomness import BitSource
+from armijo._noise.rejection import checked_scale
+from armijo.randomness import KEY_BYTES, BitSource, KeyedBits
+
+PIECE = 1 << 15
+"""Numbers in a piece; a call for no more of them draws from the given bits itself."""
+
+BLOCK = 1 << 20
+"""Numbers in a block."""
 
 _SLOT_BITS = 13
 _SLOTS = 1 << _SLOT_BITS  # on each side
@@ -152,55 +168,175 @@ def strips_for(scale: int) -> Strips:
     )
 
 
-class Scratch:
-    """Memory of one thread for blocks of noise: fresh pages cost more than the draws.
+UseNoise = Callable[[Any, NDArray[np.int64]], None]
+"""Adds noise at some places, a slice or an array of numbers of places.
 
-    ``words`` are the proposals; the others hold what is computed of each.
-    """
-
-    def __init__(self) -> None:
-        self._held: tuple[NDArray[Any], ...] = self._new(0)
-
-    def _new(self, count: int) -> tuple[NDArray[Any], ...]:
-        """Return words, slots, entries, two arrays of coins, and what stays open."""
-        return (
-            *np.empty((3, count), dtype=np.uint64),
-            *np.empty((2, count), dtype=np.uint16),
-            np.empty(count, dtype=np.bool_),
-        )
-
-    def arrays(self, count: int) -> tuple[NDArray[Any], ...]:
-        """Return the same arrays each time, as long as they are long enough."""
-        if count > len(self._held[0]):
-            self._held = self._new(count)
-        return tuple(array[:count] for array in self._held)
+Whoever adds all that is handed to it has the noise of each place, and whoever writes it
+has, too: a place that comes a second time got 0 before.  Blocks may come from several
+threads at once, a place only from one.
+"""
 
 
-def drawn(
-    strips: Strips,
+def rounded_gaussian(
+    scale: int,
     size: int,
     bits: BitSource,
-    guard: float = GUARD,
-    scratch: Scratch | None = None,
+    *,
+    threads: int = 1,
+    _guard: float = GUARD,
 ) -> NDArray[np.int64]:
-    """Return so many rounded Gaussian numbers of the scale of the strips.
+    r"""Draw the nearest integer of Gaussian noise ``N(0, s**2)``, exactly.
 
-    They lie in the scratch memory, until it is used again.
+    :math:`P(K = k) = \Phi((k + 1/2)/s) - \Phi((k - 1/2)/s)`.
+
+    Parameters
+    ----------
+    scale
+        The standard deviation ``s`` in lattice units before rounding, an integer from
+        0 (no noise) to 2**50.
+    size
+        How many numbers to draw.
+    bits
+        Where the bits come from.
+    threads
+        How many threads draw; the numbers are the same.
+
+    Examples
+    --------
+    >>> from armijo.randomness import SystemBits
+    >>> rounded_gaussian(0, 3, SystemBits())
+    array([0, 0, 0])
     """
-    # So many proposals nearly always leave enough.
-    count = int((size + 3 * math.sqrt(size) + 8) / strips.acceptance)
-    arrays = (scratch or Scratch()).arrays(count)
-    words, slots, entries, coins, sure, opened = arrays
+    scale = checked_scale(scale, size)
+    if scale == 0:
+        return np.zeros(size, dtype=np.int64)
+    if size <= PIECE:
+        return _few(strips_for(scale), size, bits, _guard)
+    numbers = np.empty(size, dtype=np.int64)
+    put = numbers.__setitem__
+    add_gaussian(scale, size, bits, put, threads=threads, _guard=_guard)
+    return numbers
+
+
+def add_gaussian(
+    scale: int,
+    size: int,
+    bits: BitSource,
+    use: UseNoise,
+    *,
+    threads: int = 1,
+    _guard: float = GUARD,
+) -> None:
+    """Hand the numbers of :func:`rounded_gaussian` to ``use``, piece by piece.
+
+    A piece stays in the processor's cache for all that is done with it.  The caller
+    works as well: where the idle threads of other libraries still hold the processors,
+    helpers take fewer blocks.
+    """
+    scale = checked_scale(scale, size)
+    if scale == 0 or size <= PIECE:
+        use(slice(0, size), rounded_gaussian(scale, size, bits, _guard=_guard))
+        return
+    strips = strips_for(scale)
+    starts = range(0, size, BLOCK)
+    blocks = iter([range(start, min(start + BLOCK, size)) for start in starts])
+    turn = Lock()
+
+    def work() -> None:
+        try:  # one step: between a look and a pop another thread could take the last
+            scratch = _SCRATCH.pop()
+        except IndexError:
+            scratch = _Scratch()
+        while True:
+            with turn:
+                block = next(blocks, None)
+                if block is None:
+                    _SCRATCH.append(scratch)
+                    return
+                key = bits.uint64(KEY_BYTES // 8).astype("<u8").tobytes()
+            _draw_block(strips, block, KeyedBits(key), use, _guard, scratch)
+
+    helpers = min(threads, len(starts)) - 1
+    if helpers < 1:
+        return work()
+    with ThreadPoolExecutor(helpers) as pool:
+        waiting = [pool.submit(work) for _ in range(helpers)]
+        work()
+        for helper in waiting:
+            helper.result()
+
+
+class _Scratch:
+    """Memory of one thread for a piece: fresh pages cost more than the draws."""
+
+    def __init__(self, count: int = PIECE) -> None:
+        self.words, self.slots, self.entries = np.empty((3, count), dtype=np.uint64)
+        self.coins, self.sure = np.empty((2, count), dtype=np.uint16)
+        self.opened = np.empty(count, dtype=np.bool_)
+
+
+_SCRATCH: list[_Scratch] = []  # of threads that are done; one takes it whole, or none
+
+
+def _proposed(
+    strips: Strips, count: int, bits: BitSource, scratch: _Scratch
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
+    """Return proposals, the places of those to be compared, and their words.
+
+    Proposals lie in the scratch memory, until it is used again.
+    """
+    words, slots = scratch.words[:count], scratch.slots[:count]
+    entries, opened = scratch.entries[:count], scratch.opened[:count]
     bits.fill(words)
     np.right_shift(words, np.uint64(_PLACE_BITS), out=slots)
     # Slots have 14 bits, so that nothing is clipped; it spares a copy of the result.
     strips.table.take(slots.view(np.int64), out=entries, mode="clip")
-    np.less_equal(_last(words, strips, coins), _last(entries, strips, sure), out=opened)
+    coins = _last(words, strips, scratch.coins[:count])
+    sure = _last(entries, strips, scratch.sure[:count])
+    np.less_equal(coins, sure, out=opened)
     unsure = np.flatnonzero(opened)
     noise = np.subtract(words, entries, out=entries).view(np.int64)
     noise >>= strips.unit
+    return noise, unsure, words[unsure]
+
+
+def _draw_block(
+    strips: Strips,
+    block: range,
+    bits: BitSource,
+    use: UseNoise,
+    guard: float,
+    scratch: _Scratch,
+) -> None:
+    places, words = [], []
+    for start in block[::PIECE]:
+        count = min(PIECE, block.stop - start)
+        noise, unsure, open_words = _proposed(strips, count, bits, scratch)
+        noise[unsure] = 0
+        use(slice(start, start + count), noise)
+        places.append(unsure + start)
+        words.append(open_words)
+    late, kept = _compared(np.concatenate(words), strips, bits, guard)
+    refused = np.flatnonzero(~kept)
+    late[refused] = _few(strips, refused.size, bits, guard, scratch)
+    use(np.concatenate(places), late)
+
+
+def _few(
+    strips: Strips,
+    size: int,
+    bits: BitSource,
+    guard: float = GUARD,
+    scratch: _Scratch | None = None,
+) -> NDArray[np.int64]:
+    """Return so many numbers: holes are filled from some proposals more."""
+    # So many proposals nearly always leave enough.
+    count = int((size + 3 * math.sqrt(size) + 8) / strips.acceptance)
+    if scratch is None or count > len(scratch.words):
+        scratch = _Scratch(count)
+    noise, unsure, words = _proposed(strips, count, bits, scratch)
     if unsure.size:
-        noise[unsure], kept = _compared(words[unsure], strips, bits, guard)
+        noise[unsure], kept = _compared(words, strips, bits, guard)
         _fill(noise, unsure[~kept], strips, size, bits, guard)
     return noise[:size]
 
@@ -231,7 +367,7 @@ def _fill(
     noise[holes[: spare.size]] = spare
     still = holes[spare.size :]
     if still.size:
-        noise[still] = drawn(strips, still.size, bits, guard)
+        noise[still] = _few(strips, still.size, bits, guard)
 
 
 def _compared(
