@@ -30,6 +30,7 @@ zeta               ``clip_decay``                  0 (DP-BLSGD-AC: 0.05)
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, Self
@@ -246,15 +247,39 @@ class LineSearch(Method[SearchState]):
     def _rho(self, state: SearchState) -> float:
         return state.gradient_rho
 
-    def record(
+    def step(
         self,
+        batch: PrivateBatch,
+        objective: Objective,
         state: SearchState,
-        direction: Direction,
-        angle: float | None,
-        choice: StepChoice,
-    ) -> StepRecord:
-        """Return what this batch released, with the settings it was measured with."""
-        return StepRecord(
+        batch_size: float,
+    ) -> tuple[SearchState, StepRecord]:
+        """Measure a gradient, average it with a pending one, search, and move."""
+        w, gradient = state.iterate, self._gradient(state)
+        direction = noisy_gradient(batch, objective, w, gradient, batch_size)
+        angle: float | None = None
+        adapted = state
+        if state.pending is not None:
+            direction, angle, adapted = self._retried(state, state.pending, direction)
+        choice = self.search.choose(
+            batch,
+            objective,
+            w,
+            direction,
+            mechanism=self.search.mechanism(state.search_epsilon),
+            initial_step=state.initial_step,
+            loss_clip=state.loss_clip,
+            max_grad_norm=state.max_grad_norm,
+            batch_size=batch_size,
+        )
+        if choice.step_size == 0:
+            new = replace(self._failed(adapted), pending=direction)
+        else:
+            new = self.moved(adapted, direction, choice)
+            if state.previous is not None:
+                angle = angle_between(state.previous, direction.vector)
+                new = self._turned_by(new, angle)
+        record = StepRecord(
             update=state.updates,
             step_size=choice.step_size,
             tries=choice.tries,
@@ -266,27 +291,21 @@ class LineSearch(Method[SearchState]):
             loss_clip=state.loss_clip,
             initial_step=state.initial_step,
         )
+        return new, record
 
-    def searched(
-        self,
-        batch: PrivateBatch,
-        objective: Objective,
-        state: SearchState,
-        direction: Direction,
-        batch_size: float,
-    ) -> StepChoice:
-        """Run the search that the batch was charged for."""
-        return self.search.choose(
-            batch,
-            objective,
-            state.iterate,
-            direction,
-            mechanism=self.search.mechanism(state.search_epsilon),
-            initial_step=state.initial_step,
-            loss_clip=state.loss_clip,
-            max_grad_norm=state.max_grad_norm,
-            batch_size=batch_size,
-        )
+    @abstractmethod
+    def _retried(
+        self, state: SearchState, pending: Direction, fresh: Direction
+    ) -> tuple[Direction, float | None, SearchState]:
+        """Return direction and angle of a retry, and budgets for the batches after."""
+
+    def _failed(self, state: SearchState) -> SearchState:
+        """Return the state after a search without success."""
+        return state
+
+    def _turned_by(self, state: SearchState, angle: float) -> SearchState:
+        """Return the state after a step at an angle to the one before."""
+        return state
 
     def moved(
         self, state: SearchState, direction: Direction, choice: StepChoice
@@ -365,31 +384,16 @@ class BLSGD(LineSearch):
             )
         return super().calibrate(budget, problem)
 
-    def step(
-        self,
-        batch: PrivateBatch,
-        objective: Objective,
-        state: SearchState,
-        batch_size: float,
-    ) -> tuple[SearchState, StepRecord]:
-        """Measure a gradient, adapt the budgets on a retry, search, and move."""
-        gradient = self._gradient(state)
-        fresh = noisy_gradient(batch, objective, state.iterate, gradient, batch_size)
-        direction, angle, adapted = fresh, None, state
-        if state.pending is not None:
-            angle = angle_between(state.pending.vector, fresh.vector)
-            adapted = self._adapted(state, state.pending, fresh, angle)
-            direction = averaged(state.pending, fresh, self.average)
-        choice = self.searched(batch, objective, state, direction, batch_size)
-        if choice.step_size == 0:
-            waiting = replace(adapted, pending=direction)
-            return waiting, self.record(state, direction, angle, choice)
-        moved = self.moved(adapted, direction, choice)
-        if state.previous is not None:
-            angle = angle_between(state.previous, direction.vector)
-            mean = self.angle_decay * state.mean_angle + (1 - self.angle_decay) * angle
-            moved = replace(moved, mean_angle=mean)
-        return moved, self.record(state, direction, angle, choice)
+    def _retried(
+        self, state: SearchState, pending: Direction, fresh: Direction
+    ) -> tuple[Direction, float | None, SearchState]:
+        angle = angle_between(pending.vector, fresh.vector)
+        adapted = self._adapted(state, pending, fresh, angle)
+        return averaged(pending, fresh, self.average), angle, adapted
+
+    def _turned_by(self, state: SearchState, angle: float) -> SearchState:
+        mean = self.angle_decay * state.mean_angle + (1 - self.angle_decay) * angle
+        return replace(state, mean_angle=mean)
 
     def _adapted(
         self, state: SearchState, old: Direction, new: Direction, angle: float
@@ -433,28 +437,12 @@ class BLGD(LineSearch):
             return state.gradient_rho
         return state.gradient_rho * self.budget_growth / (1 + self.budget_growth)
 
-    def step(
-        self,
-        batch: PrivateBatch,
-        objective: Objective,
-        state: SearchState,
-        batch_size: float,
-    ) -> tuple[SearchState, StepRecord]:
-        """Measure or refine the gradient, search, and move."""
-        gradient = self._gradient(state)
-        direction = noisy_gradient(
-            batch, objective, state.iterate, gradient, batch_size
-        )
-        angle = None
-        if state.pending is not None:
-            # Inverse variance is proportional to rho: old rho against the increase.
-            direction = averaged(state.pending, direction, "weighted")
-        choice = self.searched(batch, objective, state, direction, batch_size)
-        if choice.step_size == 0:
-            grown = state.gradient_rho * (1 + self.budget_growth)
-            waiting = replace(state, pending=direction, gradient_rho=grown)
-            return waiting, self.record(state, direction, angle, choice)
-        if state.previous is not None:
-            angle = angle_between(state.previous, direction.vector)
-        moved = self.moved(state, direction, choice)
-        return moved, self.record(state, direction, angle, choice)
+    def _retried(
+        self, state: SearchState, pending: Direction, fresh: Direction
+    ) -> tuple[Direction, float | None, SearchState]:
+        # Inverse variance is proportional to rho: old rho against the increase.
+        return averaged(pending, fresh, "weighted"), None, state
+
+    def _failed(self, state: SearchState) -> SearchState:
+        grown = state.gradient_rho * (1 + self.budget_growth)
+        return replace(state, gradient_rho=grown)
