@@ -8,6 +8,7 @@ That page is written by hand; what stands between ``<!-- begin NAME -->`` and
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -167,20 +168,11 @@ def zero_tuning_table(part: Part) -> str:
         lines.append([*place_of(key), *means.values(), lead.signed()])
     heads = ["data", "model", "epsilon", *map(shown, (auto, *others))]
     heads.append("auto minus the best other")
-    return f"{zero_tuning_count(leads)}\n\n{markdown(heads, lines)}"
-
-
-def zero_tuning_count(leads: Sequence[float]) -> str:
-    """Say in how many settings auto is above the best other, and below the tolerance.
-
-    >>> zero_tuning_count([0.01, -0.001, -0.004]).partition(",")[0]
-    'auto is above the best other in 1 of 3 settings'
-    """
     above = sum(lead > 0 for lead in leads)
     missed = sum(lead < -TOLERANCE for lead in leads)
     return (
         f"auto is above the best other in {above} of {len(leads)} settings, and more "
-        f"than {TOLERANCE} below it in {missed}."
+        f"than {TOLERANCE} below it in {missed}.\n\n{markdown(heads, lines)}"
     )
 
 
@@ -201,22 +193,12 @@ def robust_table(part: Part) -> str:
             lines[-1].append("" if ours.empty else str(mean_of(ours, "accuracy")))
     epsilons = (f"auto at {eps:g}" for eps in part.experiment.epsilons)
     table = markdown(["data", "loss", "majority class", *epsilons], lines)
-    return f"{lowest_of(leads)}\n\n{table}"
-
-
-def lowest_of(leads: dict[tuple[str, str, float], float]) -> str:
-    """Say where the mean accuracy of auto is lowest beside the majority class.
-
-    >>> lowest_of({("adult", "svm", 0.1): 0.01, ("bank", "svm", 0.1): -0.004})
-    'Lowest of 2 settings: -0.0040 to the majority class (Bank, SVM, epsilon 0.1).'
-    """
     if not leads:
-        return "There are no pairs to compare yet."
+        return f"There are no pairs to compare yet.\n\n{table}"
     where = min(leads, key=lambda key: leads[key])
-    dataset, model, epsilon = place_of(where)
     return (
         f"Lowest of {len(leads)} settings: {leads[where]:+.4f} to the majority class "
-        f"({dataset}, {model}, epsilon {epsilon})."
+        f"({', '.join(place_of(where)[:2])}, epsilon {where[2]:g}).\n\n{table}"
     )
 
 
@@ -264,9 +246,7 @@ def figures_list(drawn: Mapping[str, Sequence[Path]], page: Path) -> str:
     """Return every figure as an image with its caption and a link to the vector."""
     images = []
     for name, paths in drawn.items():
-        image, vector = (
-            Path(os.path.relpath(path, page.parent)).as_posix() for path in paths
-        )
+        image, vector = (os.path.relpath(path, page.parent) for path in paths)
         caption = f"{FIGURES[name]['caption']} [SVG]({vector})"
         images.append(f"### {name}\n\n![{name}]({image})\n\n{caption}")
     return "\n\n".join(images)
@@ -289,12 +269,9 @@ def versions_table(parts: Sequence[Part], results: Path) -> str:
     """Return the versions of every build that made a row, and how many it made."""
     path = results / BUILDS
     builds = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    rows: dict[str, int] = {}
-    for part in parts:
-        for name, count in part.table["build"].value_counts().items():
-            rows[name] = rows.get(name, 0) + int(count)
+    counts = sum((Counter(part.table["build"]) for part in parts), Counter[str]())
     lines = []
-    for name, count in rows.items():
+    for name, count in counts.items():
         versions = builds.get(name, {"versions": "not written down"})
         summary = ", ".join(f"{key} {value}" for key, value in versions.items())
         lines.append([f"`{name}`", f"{count:,}", summary])

@@ -142,21 +142,17 @@ class Results:
     def note_build(self) -> None:
         """Write down the versions of this build, once."""
         path = self.path.with_name(BUILDS)
-        known = _known_builds(path) if path.exists() else {}
+        try:
+            known = dict(json.loads(path.read_bytes()).items()) if path.exists() else {}
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise ArmijoError(
+                f"The file {path} is damaged: {error}. Remove it: the versions of the "
+                "builds before this one are then not known any more."
+            ) from error
         if build() not in known:
             path.parent.mkdir(parents=True, exist_ok=True)
             known[build()] = versions()
             replace_file(path, (json.dumps(known, indent=1) + "\n").encode())
-
-
-def _known_builds(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_bytes()).items())
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise ArmijoError(
-            f"The file {path} is damaged: {error}. Remove it: the versions of the "
-            "builds before this one are then not known any more."
-        ) from error
 
 
 def _whole_lines(path: Path) -> bytes:
@@ -190,12 +186,7 @@ def build() -> str:
 
 
 def at_the_end(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the last rows of curves; all rows where there are none.
-
-    >>> curve = pd.DataFrame({"iteration": [50, 100], "accuracy": [0.5, 0.7]})
-    >>> at_the_end(curve)["accuracy"].tolist()
-    [0.7]
-    """
+    """Return the last rows of curves; all rows where there are none."""
     if "iteration" not in table:
         return table
     return table[table["iteration"] == table["iteration"].max()]
@@ -292,13 +283,7 @@ class Mean:
 
 
 def summarized(table: pd.DataFrame, column: str, by: Sequence[str]) -> pd.DataFrame:
-    """Return ``value``, ``error`` and ``runs`` for every combination of ``by``.
-
-    >>> rows = pd.DataFrame({"line": ["a", "a", "b"], "fold": [0, 1, 0],
-    ...                      "accuracy": [0.7, 0.9, 0.5]})
-    >>> summarized(rows, "accuracy", ["line"])["value"].tolist()
-    [0.8, 0.5]
-    """
+    """Return ``value``, ``error`` and ``runs`` for every combination of ``by``."""
     runs = table.groupby(list(by))[column]
     folds = table.groupby([*by, "fold"])[column].mean().groupby(list(by))
     error = (folds.std() / np.sqrt(folds.count())).where(
@@ -309,12 +294,7 @@ def summarized(table: pd.DataFrame, column: str, by: Sequence[str]) -> pd.DataFr
 
 
 def mean_of(rows: pd.DataFrame, column: str) -> Mean:
-    """Return mean and standard error of a column over folds, or over repeats.
-
-    >>> rows = pd.DataFrame({"fold": [0, 0, 1, 1], "accuracy": [0.7, 0.9, 0.9, 0.9]})
-    >>> mean_of(rows, "accuracy")
-    Mean(value=0.85, error=0.05, runs=4)
-    """
+    """Return mean and standard error of a column over folds, or over repeats."""
     mean = summarized(rows.assign(all=0), column, ["all"]).iloc[0]
     return Mean(float(mean["value"]), float(mean["error"]), int(mean["runs"]))
 
@@ -340,12 +320,6 @@ def paired_diff(folds: Mapping[int, float]) -> PairedDiff:
 
 
 def difference(first: pd.DataFrame, second: pd.DataFrame, column: str) -> PairedDiff:
-    """Return the mean of first minus second on the folds that both have run.
-
-    >>> a = pd.DataFrame({"fold": [0, 1, 2], "accuracy": [0.8, 0.9, 0.7]})
-    >>> b = pd.DataFrame({"fold": [0, 1], "accuracy": [0.7, 0.8]})
-    >>> difference(a, b, "accuracy").value
-    0.1
-    """
+    """Return the mean of first minus second on the folds that both have run."""
     ours, theirs = (rows.groupby("fold")[column].mean() for rows in (first, second))
     return paired_diff((ours - theirs).to_dict())

@@ -57,7 +57,7 @@ def renamed(setting: str, names: Mapping[str, str]) -> str:
     return " ".join(names.get(name, name) + is_ + to for name, is_, to in pairs)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RunKey:
     """What names one run of an experiment; ``line`` is the label of its series."""
 
@@ -72,8 +72,7 @@ class RunKey:
     def seed(self) -> int:
         """Return the seed of the run: a digest of the key, the same for ever.
 
-        >>> RunKey(dataset="adult", model="logistic", line="DP-SGD", epsilon=0.1,
-        ...      setting="-", fold=0, repeat=0).seed()
+        >>> RunKey("adult", "logistic", "DP-SGD", 0.1, "-", fold=0, repeat=0).seed()
         481400013
         """
         released = {new: old for old, new in RELEASED_NAMES.items()}
@@ -152,26 +151,15 @@ class Experiment:
 
     def run_keys(self) -> Iterator[RunKey]:
         """Go through all runs, so that an early stop leaves whole figures."""
-        for repeat, fold, dataset, model, series, setting, epsilon in product(
-            range(self.repeats),
-            self.folds,
-            self.datasets,
-            self.models,
-            self.series,
-            self.settings(),
-            self.epsilons,
-        ):
+        methods = product(self.datasets, self.models, self.series)
+        runs = product(
+            range(self.repeats), self.folds, methods, self.settings(), self.epsilons
+        )
+        for repeat, fold, (dataset, model, series), setting, epsilon in runs:
             if series.once and (repeat > 0 or epsilon != self.epsilons[-1]):
                 continue
-            yield RunKey(
-                dataset=dataset,
-                model=model,
-                line=series.label,
-                epsilon=epsilon,
-                setting=setting,
-                fold=fold,
-                repeat=repeat,
-            )
+            line = series.label
+            yield RunKey(dataset, model, line, epsilon, setting, fold, repeat)
 
 
 def experiment_names() -> tuple[str, ...]:

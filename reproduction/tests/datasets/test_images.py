@@ -127,12 +127,6 @@ def test_the_subset_is_not_called_cifar_10():
     assert entry.n_rows == 12_000
 
 
-@pytest.mark.parametrize("name", KNOWN)
-def test_images_are_no_sparse_table(name):
-    with pytest.raises(ValueError, match=r"sparse=False .* images"):
-        load(name, sparse=True, download=False)
-
-
 def idx_file(array):
     """Return an array of bytes in the idx format."""
     header = bytes([0, 0, 8, array.ndim])

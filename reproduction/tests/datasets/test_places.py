@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where files are looked for, in which order, and how made ones get in."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,7 @@ def test_a_write_that_fails_leaves_nothing(published, monkeypatch):
     def full(path, target):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(DatasetError, match="No space left"):
         files.store(published, CONTENT)
     assert list((files.cache_root() / FOLDER).iterdir()) == []

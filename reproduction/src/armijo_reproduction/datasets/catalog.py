@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files as resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, issparse
 
 from armijo import _validate
 from armijo_reproduction.datasets import encodings, files
@@ -25,12 +24,12 @@ _PURPOSE = 0x666F6C6473
 class Dataset:
     """Published rows, encoded for training.
 
-    ``X`` has features in [0, 1], without a bias column: float64 (dense or CSR) for
-    tables, float32 of shape ``(channels, height, width)`` for images.  ``y`` are
-    positions in ``classes``; of two, the second is the positive one.  The publisher
-    meant the first ``n_train`` rows for training.  The ranges and categories used for
-    the encoding are those of the published table and count as public here; for private
-    rows they have to come from elsewhere.
+    ``X`` has features in [0, 1], without a bias column: float64 for tables, float32 of
+    shape ``(channels, height, width)`` for images.  ``y`` are positions in ``classes``;
+    of two, the second is the positive one.  The publisher meant the first ``n_train``
+    rows for training.  The ranges and categories used for the encoding are those of the
+    published table and count as public here; for private rows they have to come from
+    elsewhere.
     """
 
     name: str
@@ -40,24 +39,16 @@ class Dataset:
     feature_names: tuple[str, ...]
     n_train: int | None = None
 
-    @property
-    def majority_rate(self) -> float:
-        """Return the share of the majority class: what a constant guess gets."""
-        counts = np.bincount(self.y, minlength=len(self.classes))
-        return float(counts.max() / len(self.y))
-
     def published_split(self) -> tuple["Dataset", "Dataset"]:
-        """Return the publisher's training and test rows: views, if rows are dense."""
+        """Return views of the publisher's training and test rows."""
         if self.n_train is None:
             raise ValueError(
                 f"Expected a dataset that was published in two parts, got {self.name}; "
                 "split it by armijo_reproduction.datasets.folds."
             )
-        first, second = (
-            replace(self, X=self.X[rows], y=self.y[rows], n_train=None)
-            for rows in (slice(self.n_train), slice(self.n_train, None))
-        )
-        return first, second
+        cut = self.n_train
+        train = replace(self, X=self.X[:cut], y=self.y[:cut], n_train=None)
+        return train, replace(self, X=self.X[cut:], y=self.y[cut:], n_train=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,14 +83,8 @@ class Entry:
                 f"Expected {self.name} to have shape {expected} without labels, got "
                 f"{table.X.shape}; replace the file."
             )
-        return Dataset(
-            name=self.name,
-            X=table.X,
-            y=table.y,
-            classes=self.classes,
-            feature_names=table.feature_names,
-            n_train=self.n_train,
-        )
+        facts = {"name": self.name, "classes": self.classes, "n_train": self.n_train}
+        return Dataset(**table._asdict(), **facts)  # type: ignore[arg-type]
 
 
 def _entry(name: str, document: Mapping[str, Any]) -> Entry:
@@ -135,21 +120,17 @@ def _entry_of(name: str) -> Entry:
     return DATASETS[name]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileStatus:
-    """What `check` found of one file: verified, unverified, damaged or missing.
-
-    Unverified is a file of the right shape of which no checksum is known.
-    """
+class FileStatus(NamedTuple):
+    """A file that is verified, unverified (without a checksum), damaged or missing."""
 
     name: str
     path: Path | None
     state: str
-    detail: str = ""
+    detail: str
 
 
-def load(name: str, *, sparse: bool = False, download: bool = True) -> Dataset:
-    """Return a dataset, verified and encoded, as CSR rows if asked for.
+def load(name: str, *, download: bool = True) -> Dataset:
+    """Return a dataset, verified and encoded.
 
     Files that are not there are downloaded into the cache unless that is refused.
 
@@ -157,33 +138,18 @@ def load(name: str, *, sparse: bool = False, download: bool = True) -> Dataset:
     (48842, 123)
     """
     entry = _entry_of(name)
-    if sparse and len(entry.row_shape) != 1:
-        raise ValueError(
-            f"Expected sparse=False for {name}, whose rows are images, got True; load "
-            "it dense."
-        )
     paths = [_path(entry, file, download=download) for file in entry.files]
-    dataset = entry.dataset(_contents(entry, paths))
-    if sparse and not issparse(dataset.X):
-        return replace(dataset, X=csr_array(dataset.X))
-    if not sparse and not isinstance(dataset.X, np.ndarray):
-        return replace(dataset, X=dataset.X.toarray())
-    return dataset
+    return entry.dataset(_contents(entry, paths))
 
 
 def find(name: str) -> tuple[Path, ...] | None:
     """Return where the files of a dataset lie, or ``None`` if one is not there."""
-    paths = [files.locate(file) for file in _entry_of(name).files]
-    known = tuple(path for path in paths if path is not None)
-    return known if len(known) == len(paths) else None
+    paths = tuple(files.locate(file) for file in _entry_of(name).files)
+    return None if None in paths else paths  # type: ignore[return-value]
 
 
 def available(name: str) -> bool:
-    """Tell whether a dataset can be loaded without a download.
-
-    >>> available("generated-census")
-    True
-    """
+    """Tell whether a dataset can be loaded without a download."""
     return find(name) is not None
 
 
@@ -223,7 +189,7 @@ def _status(file: DataFile) -> FileStatus:
             files.read(file, path)
         except DatasetError as error:
             state, detail = "damaged", str(error)
-    return FileStatus(name=file.name, path=path, state=state, detail=detail)
+    return FileStatus(file.name, path, state, detail)
 
 
 def _path(

@@ -17,7 +17,6 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import sparse
 from sklearn.datasets import load_svmlight_file
 
 from armijo.cli._census import generated_census
@@ -28,7 +27,7 @@ N_CLASSES = 10
 CIFAR_SHAPE = (3, 32, 32)
 SUBSET_TRAIN_PER_CLASS = 1_000
 SUBSET_TEST_PER_CLASS = 200
-Rows: TypeAlias = NDArray[np.float64] | NDArray[np.float32] | sparse.csr_array
+Rows: TypeAlias = NDArray[np.float64] | NDArray[np.float32]
 
 
 class Table(NamedTuple):
@@ -61,21 +60,21 @@ def generated(contents: Sequence[bytes]) -> Table:
 
 
 def adult(contents: Sequence[bytes]) -> Table:
-    """Encode Adult from the LIBSVM files ``a9a`` and ``a9a.t``, as CSR.
+    """Encode Adult from the LIBSVM files ``a9a`` and ``a9a.t``.
 
     The number of features is fixed, since ``a9a.t`` never uses the last one. They are
     named by their position in the files, which count from 1.
     """
-    read = (
+    read = [
         load_svmlight_file(
-            io.BytesIO(content), n_features=ADULT_FEATURES, zero_based=False
+            io.BytesIO(text), n_features=ADULT_FEATURES, zero_based=False
         )
-        for content in contents
-    )
-    X, y = zip(*read, strict=True)
+        for text in contents
+    ]
     names = tuple(f"x{j}" for j in range(1, ADULT_FEATURES + 1))
-    rows = sparse.csr_array(sparse.vstack(X, format="csr"))
-    return Table(rows, (np.concatenate(y) > 0).astype(np.int64), names)
+    X = np.concatenate([rows.toarray() for rows, _ in read])
+    y = np.concatenate([labels for _, labels in read])
+    return Table(X, (y > 0).astype(np.int64), names)
 
 
 def bank_matrix(content: bytes) -> tuple[NDArray[np.int32], tuple[str, ...]]:
@@ -148,13 +147,11 @@ def acs(
     above the median of the kept rows. Two-valued and ordered codes take one column; "N"
     means that a question does not apply.
     """
-    frame = pd.concat(
-        [
-            pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False)
-            for content in contents
-        ],
-        ignore_index=True,
+    tables = (
+        pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False)
+        for content in contents
     )
+    frame = pd.concat(tables, ignore_index=True)
     income = pd.to_numeric(frame["PINCP"].where(frame["PINCP"] != "N", "0"))
     kept = (frame["AGEP"].astype(int) >= 16) & (income > 0)
     frame, income = frame[kept], income[kept].to_numpy()
@@ -181,9 +178,7 @@ def _numbers(series: pd.Series, substitute: str) -> NDArray[np.float64]:
 
 def _indicators(series: pd.Series) -> dict[str, NDArray[np.float64]]:
     """Return one indicator per level that occurs, "N" last."""
-    levels = sorted(
-        series.unique(), key=lambda level: (level == "N", len(level), level)
-    )
+    levels = sorted(series.unique(), key=lambda text: (text == "N", len(text), text))
     return {
         f"{series.name}={level}": (series == level).to_numpy(dtype=np.float64)
         for level in levels
@@ -231,9 +226,7 @@ def idx(content: bytes) -> NDArray[np.uint8]:
         )
     start = 4 + 4 * content[3]
     if len(content) < start:
-        raise DatasetError(
-            f"Expected an idx header of {start} bytes, got {len(content)}."
-        )
+        raise DatasetError(f"Expected a header of {start} bytes, got {len(content)}.")
     shape = [int.from_bytes(content[i : i + 4], "big") for i in range(4, start, 4)]
     if len(content) != start + math.prod(shape):
         raise DatasetError(

@@ -14,10 +14,11 @@ import os
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 
 import pooch
@@ -102,10 +103,7 @@ class DataFile:
 
 
 def cache_root() -> Path:
-    """Return the folder downloads are kept in; it need not exist yet.
-
-    It is ``$ARMIJO_CACHE``, else the user's cache folder, ``~/.cache/armijo`` on Linux.
-    """
+    """Return where downloads are kept: ``$ARMIJO_CACHE``, or the user's cache."""
     chosen = os.environ.get("ARMIJO_CACHE") or pooch.os_cache("armijo")
     return Path(chosen).expanduser()
 
@@ -130,13 +128,10 @@ def search_roots() -> tuple[Path, ...]:
 
 def locate(file: DataFile) -> Path | None:
     """Return the first place where the file lies, or ``None``; nothing is read."""
-    for root in search_roots():
-        for folder in file.folders:
-            for name in file.disk_names:
-                path = root / folder / name
-                # Unlike Path.is_file, this takes a forbidden folder as "not there".
-                if os.path.isfile(path):
-                    return path
+    for place in product(search_roots(), file.folders, file.disk_names):
+        # Unlike Path.is_file, this takes a forbidden folder as "not there".
+        if os.path.isfile(path := Path(*place)):
+            return path
     return None
 
 
@@ -186,7 +181,7 @@ def store(file: DataFile, content: bytes) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         replace_file(target, content)
     except OSError as error:
-        raise DatasetError(_unwritable(target.parent, error)) from error
+        raise _unwritable(target.parent, error) from error
     return target
 
 
@@ -210,8 +205,11 @@ def download(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DatasetError(_unwritable(folder, error)) from error
-    for url in dict.fromkeys(_addresses(file)):
+        raise _unwritable(folder, error) from error
+    urls = [url.format(name=file.name) for url in file.urls]
+    if mirror := os.environ.get("ARMIJO_MIRROR", "").rstrip("/"):
+        urls = [f"{mirror}/{file.folders[0]}/{url.rpartition('/')[2]}" for url in urls]
+    for url in dict.fromkeys(urls):
         name = url.rpartition("/")[2]
         try:
             pooch.retrieve(url, None, name, folder, downloader=downloader)
@@ -225,17 +223,8 @@ def download(
     )
 
 
-def _addresses(file: DataFile) -> Iterator[str]:
-    mirror = os.environ.get("ARMIJO_MIRROR")
-    for template in file.urls:
-        url = template.format(name=file.name)
-        if mirror:
-            url = f"{mirror.rstrip('/')}/{file.folders[0]}/{url.rpartition('/')[2]}"
-        yield url
-
-
-def _unwritable(folder: Path, error: OSError) -> str:
-    return (
+def _unwritable(folder: Path, error: OSError) -> DatasetError:
+    return DatasetError(
         f"Cannot write to the cache folder {folder} ({error.strerror or error}); set "
         "ARMIJO_CACHE to a folder that can be written."
     )
