@@ -134,7 +134,7 @@ def float_step(module: nn.Module, x: Tensor, y: Tensor) -> Step:
         weights = Clip(bound=CLIP).weights(norms.sum(0).sqrt()).to(w.dtype)
         places = views(strategy.parameters, total)
         for parameter, place in zip(strategy.parameters, places, strict=True):
-            place.copy_(_weighted(grads[parameter], weights).view_as(place))
+            place.copy_(_weighted(grads[parameter,], weights).view_as(place))
         total.add_(noise.normal_(), alpha=CLIP * NOISE)
         w.sub_(total, alpha=STEP_SIZE / len(x))
 

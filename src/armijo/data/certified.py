@@ -16,6 +16,8 @@ The budget of bits:
 ====================================  ==================================================
 integers of one example               norm at most ``2**40 (1 + tau)``, for factors
                                       and products alike
+factors of large products             7 and 15 bits, on steps of ``bound * 2**-22``
+                                      (:mod:`armijo.objectives.ghost.int8`)
 squares of formed gradients           steps of ``bound * 2**-26``: a sum of squares
                                       that passes is at most ``2**52 (1 + 2 tau)``
 float64 totals                        ``2**12`` examples of ``2**40 (1 + tau)``
@@ -36,6 +38,9 @@ FINEST_BITS = 40
 
 FORMED_BITS = 26
 """The lattice of gradients that are formed: their squares add up exactly."""
+
+PRODUCT_BITS = 22
+"""The lattice of large products of two factors: of 7 and of 15 bits."""
 
 EXACT_EXAMPLES = 1 << 12
 """Examples whose integers may be added in float64 before they go to int64."""
@@ -137,22 +142,26 @@ def keep_certified(integers: Tensor, most: Tensor) -> None:
     Rounded toward zero they can only become shorter; what still does not pass, or is
     no number, becomes zero.  An example that passes is not touched.
     """
-    over = ~(_squares(integers) <= most)
+    over = ~(exact_squares(integers) <= most)
     if not over.any():
         return
     long = integers[..., over, :].nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-    factor = (most[over] / _squares(long)).sqrt_().mul_(1 - 2.0**-20).clamp_(max=1.0)
-    long.mul_(factor[:, None]).trunc_()
-    bad = ~(_squares(long) <= most[over])
+    factor = (
+        (most[over] / exact_squares(long)).sqrt_().mul_(1 - 2.0**-20).clamp_(max=1.0)
+    )
+    long.mul_(factor.to(long.dtype)[:, None]).trunc_()
+    bad = ~(exact_squares(long) <= most[over])
     integers[..., over, :] = long.masked_fill_(bad[:, None], 0.0)
 
 
-def _squares(integers: Tensor) -> Tensor:
-    """Return the squared norm of each example's integers.
+def exact_squares(integers: Tensor, largest: float = math.inf) -> Tensor:
+    """Return the squared norm of each example's integers, in float64.
 
-    Exact where it is at most 2**53; where it is more, the float sum is as well.
+    Exact where it is at most 2**53; where it is more, the float sum is as well.  Of
+    integers that are known to be small float32 adds up squares exactly, up to 2**24.
     """
-    squares = squared_norms(integers)
+    small = largest**2 * integers.shape[-1] <= 2**24
+    squares = squared_norms(integers if small else integers.double()).double()
     return squares if squares.dim() == 1 else squares.sum(0)
 
 

@@ -16,6 +16,7 @@ from armijo import _validate
 from armijo.accounting.budget import Computed, Neighboring
 from armijo.data.private import leaky_answer
 from armijo.data.sources import DatasetRows, ExampleSource, TensorRows
+from armijo.objectives.ghost import int8
 from armijo.objectives.ghost.checks import Loss, as_tuple
 from armijo.objectives.ghost.params import flat_size, trainable
 from armijo.objectives.module import ModuleObjective
@@ -154,7 +155,10 @@ def computed_by(objective: ModuleObjective, source: ExampleSource) -> Computed:
     if objective.isolate:
         return Computed(arithmetic=f"{CERTIFIED}, one example at a time")
     words = objective.row_wise_test(*source.zeros())
-    return Computed(arithmetic=CERTIFIED, assumptions=(words,))
+    # The test has tried the products, too.
+    return Computed(
+        arithmetic=f"{CERTIFIED}, {int8.arithmetic()}", assumptions=(words,)
+    )
 
 
 def blank_rows(

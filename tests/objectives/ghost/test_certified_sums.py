@@ -14,7 +14,7 @@ from torch.nn import functional
 from armijo.data import certified
 from armijo.data.certified import FINEST_BITS, SLACK, release_bits
 from armijo.data.query import Rows
-from armijo.objectives.ghost import conv, grads, strategy
+from armijo.objectives.ghost import conv, grads, int8, strategy
 from armijo.objectives.module import ModuleObjective
 from tests.objectives.ghost.oracle import LAYERS, batch_of, cross_entropy, model_of
 
@@ -161,6 +161,27 @@ def test_widths_on_which_float32_rows_depend_on_their_place(width):
         assert assert_row_is_all(objective, x, y, place).any()
 
 
+@pytest.fixture
+def large_products(monkeypatch):
+    """Let every product have int8 factors."""
+    monkeypatch.setattr(grads, "LARGE_PRODUCT", 0)
+
+
+@pytest.mark.parametrize("name", ["linear", "linear without bias", "tied", "prelu"])
+def test_int8_factors_move_the_sum_by_their_own_integers(
+    name, large_products, monkeypatch
+):
+    for examples in (1, 7, 40, 600):
+        objective, x, y = made(name, examples)
+        for place in {0, examples // 2, examples - 1}:
+            assert_row_is_all(objective, x, y, place)
+        total = integers(objective, x, y)
+        monkeypatch.setattr(int8, "_usable", lambda *shape: False)
+        assert torch.equal(total, integers(objective, x, y))
+        monkeypatch.undo()
+        monkeypatch.setattr(grads, "LARGE_PRODUCT", 0)
+
+
 # ------------------------------------------------------------------ rows of attackers
 
 
@@ -209,6 +230,16 @@ FAMILIES = {
 @pytest.mark.parametrize("clip", [1.0, 1e-4])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_rows_of_attackers_are_no_longer_than_the_bound(name, clip):
+    assert_attacker_is_bounded(name, clip)
+
+
+@pytest.mark.parametrize("clip", [1.0, 1e-4])
+@pytest.mark.parametrize("name", ["underflow", "null space"])
+def test_nor_are_they_with_int8_factors(name, clip, large_products):
+    assert_attacker_is_bounded(name, clip)
+
+
+def assert_attacker_is_bounded(name, clip):
     module, x, target = FAMILIES[name]()
     objective = ModuleObjective(module, dot)
     own = integers(objective, x, target, clip=clip)
@@ -294,14 +325,23 @@ def test_the_tests_see_a_missing_certificate(monkeypatch):
     assert length(own) > 2
 
 
-def test_the_tests_see_products_that_saturate(monkeypatch):
-    original = torch.Tensor.addmm_
-
-    def saturating(out, left, right):
-        return original(out, left, right).clamp_(-(2.0**41), 2.0**41)
+def test_the_tests_see_products_that_saturate(large_products, monkeypatch):
+    def saturating(V, U):
+        return (V.double().t() @ U.double()).clamp_(-(2.0**22), 2.0**22)
 
     assert not caught("linear")
-    monkeypatch.setattr(torch.Tensor, "addmm_", saturating)
+    monkeypatch.setattr(grads, "product", saturating)
+    assert caught("linear")
+
+
+@pytest.mark.parametrize("large", [0, 1 << 30])
+def test_the_tests_see_products_without_a_certificate(large, monkeypatch):
+    """Norms of factors that are a tenth too small: the certificate alone holds."""
+    original = grads.lengths
+    monkeypatch.setattr(grads, "LARGE_PRODUCT", large)
+    monkeypatch.setattr(grads, "lengths", lambda vectors: 0.9 * original(vectors))
+    assert not caught("linear")
+    monkeypatch.setattr(grads, "keep_certified", lambda integers, most: None)
     assert caught("linear")
 
 
@@ -310,7 +350,7 @@ def test_the_tests_see_a_branch_on_the_contents_of_a_batch(monkeypatch):
 
     def branching(self, keep):
         squares = original(self, keep)
-        return squares * (1.01 if squares[0] > 0 else 1.0)
+        return squares * (1.01 if self.right[0].any() else 1.0)
 
     assert not caught("linear")
     monkeypatch.setattr(grads.OuterProduct, "squared_norms", branching)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from armijo.errors import UnsupportedModule
-from armijo.objectives.ghost.grads import PerExampleGrad, merged
+from armijo.objectives.ghost.grads import Gradients, PerExampleGrad, merged
 from armijo.objectives.ghost.layers import Rule
 
 
@@ -54,7 +54,7 @@ class Capture:
     uses: dict[nn.Parameter, list[PerExampleGrad]] = field(default_factory=dict)
     first: FirstOutputs = field(default_factory=dict)
     calls: Counter[nn.Module] = field(default_factory=Counter)
-    _merged: dict[nn.Parameter, PerExampleGrad] | None = None
+    _merged: Gradients | None = None
     # A graph must begin somewhere: every first layer hangs on this number.
     anchor: Tensor = field(default_factory=lambda: torch.zeros((), requires_grad=True))
 
@@ -67,10 +67,10 @@ class Capture:
             if parameter is not None and parameter.requires_grad:
                 self.uses.setdefault(parameter, []).append(use)
 
-    def gradients(self) -> dict[nn.Parameter, PerExampleGrad]:
+    def gradients(self) -> Gradients:
         """Return one gradient for each parameter that was used."""
         if self._merged is None:
-            self._merged = {p: merged(uses) for p, uses in self.uses.items()}
+            self._merged = {(p,): merged(uses) for p, uses in self.uses.items()}
         return self._merged
 
     def count(self, module: nn.Module) -> None:

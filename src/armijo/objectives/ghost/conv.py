@@ -102,14 +102,14 @@ class ConvGrad:
         self._kept = kept if keep else None
         return torch.cat(squares)
 
-    def add_integers(self, share: Share, out: Tensor) -> None:
+    def add_integers(self, share: Share, *out: Tensor) -> None:
         """Add the kept gradients, or form them once more."""
         kh = self.layout.kernel[0]
-        total = out.new_zeros(kh, self.size // kh)
+        total = out[0].new_zeros(kh, self.size // kh)
         for number, rows in enumerate(self._blocks()):
             formed = self._by_row(rows) if self._kept is None else self._kept[number]
             add_formed(formed, share.of(rows), total)
-        out += self._upright(total.view(kh, 1, -1))[0]
+        out[0].add_(self._upright(total.view(kh, 1, -1))[0])
 
     def formed(self, rows: slice) -> Tensor:
         """Return the gradients of some examples."""

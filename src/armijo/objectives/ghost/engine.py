@@ -6,7 +6,7 @@ From them come estimates of the norm of each example's gradient over all paramet
 together, the weights of the examples, and integers that are certified and added.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -32,7 +32,7 @@ from armijo.objectives.ghost.checks import (
     batch_size,
     check_losses,
 )
-from armijo.objectives.ghost.grads import Materialized, PerExampleGrad, blocks
+from armijo.objectives.ghost.grads import Gradients, Materialized, blocks, joined
 from armijo.objectives.ghost.params import matching, swapped, views
 from armijo.objectives.ghost.randomness import repeated
 from armijo.objectives.ghost.strategy import CaptureStrategy, strategy_for
@@ -177,6 +177,7 @@ def add_clipped(
     ):
         own = None if blank is None else blank[rows]
         with torch.no_grad():
+            gradients = joined(gradients)
             weights, kept, squares = _weights(
                 gradients, losses, clip, own, strategy.keeps
             )
@@ -185,7 +186,7 @@ def add_clipped(
             for one, share, place in zip(
                 gradients.values(), parts, places, strict=True
             ):
-                one.add_integers(share, place)
+                one.add_integers(share, *place)
         found.append(ExampleLosses(losses, kept, first))
     if total is not out:
         out += total
@@ -213,7 +214,7 @@ def plain_sum(
             weights, kept, _ = _weights(gradients, losses, clip, own, strategy.keeps)
             weights = weights.to(total.dtype)
             places = _places(gradients, strategy, total)
-            for one, place in zip(gradients.values(), places, strict=True):
+            for one, (place,) in zip(gradients.values(), places, strict=True):
                 for part in blocks(one.examples, one.size):
                     formed = one.formed(part).flatten(1)
                     formed = formed.where(kept[part, None], 0.0)
@@ -238,10 +239,6 @@ def _joined(found: list[ExampleLosses]) -> ExampleLosses:
     losses = torch.cat([one.losses for one in found])
     kept = torch.cat([one.kept for one in found])
     return ExampleLosses(losses, kept, found[-1].first)
-
-
-Gradients = Mapping[nn.Parameter, PerExampleGrad] | Mapping[None, PerExampleGrad]
-"""Of each parameter, or of all of them together under None."""
 
 
 class _Pass(NamedTuple):
@@ -275,21 +272,17 @@ def _passes(
             module, loss, batch, strategy, seed
         ):
             rows = slice(start, start + len(losses))
-            yield _Pass(rows, {None: Materialized(flat)}, losses.detach(), {})
+            yield _Pass(rows, {(): Materialized(flat)}, losses.detach(), {})
             start = rows.stop
 
 
 def _places(
-    gradients: Gradients,
-    strategy: CaptureStrategy,
-    flat: Tensor,
-) -> list[Tensor]:
-    """Return the parts of a flat vector that the gradients are of."""
-    if not strategy.captured:
-        return [flat]
+    gradients: Gradients, strategy: CaptureStrategy, flat: Tensor
+) -> list[list[Tensor]]:
+    """Return the parts of a flat vector that each gradient is of."""
     parts = views(strategy.parameters, flat)
     places = dict(zip(strategy.parameters, parts, strict=True))
-    return [places[parameter] for parameter in gradients if parameter is not None]
+    return [[places[p] for p in parameters] or [flat] for parameters in gradients]
 
 
 def at_parameters(
@@ -328,8 +321,8 @@ def _weights(
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return weights, who is kept, and squared norms by parameter, in float64."""
-    found = [one.squared_norms(keep) for one in gradients.values()]
-    squares = torch.stack(found) if found else losses.new_zeros(0, len(losses)).double()
+    norms = [gradient.squared_norms(keep) for gradient in gradients.values()]
+    squares = torch.stack(norms) if norms else losses.new_zeros(0, len(losses)).double()
     together = squares.sum(0)
     kept = torch.isfinite(together) & torch.isfinite(losses)
     if blank is not None:

@@ -8,7 +8,8 @@ clip, and adds them exactly (:mod:`armijo.data.certified`).
 
 A matrix that multiplies one vector has the gradient ``left right'`` (Goodfellow 2015).
 Its integers are ``V U'`` for two rounded factors, so that all examples together are one
-product of float64 matrices.  With T terms the norm is estimated by the ghost norm
+product of matrices; a bias is one more column of U.  With T terms the norm is estimated
+by the ghost norm
 
     ||sum_t left_t right_t'||^2 = sum_{s,t} (left_s . left_t) (right_s . right_t)
 
@@ -16,19 +17,32 @@ product of float64 matrices.  With T terms the norm is estimated by the ghost no
 are formed.
 """
 
+import math
 from collections.abc import Iterator
 from functools import reduce
 from typing import Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from armijo.data.certified import Share, add_formed, keep_certified
+from armijo.data.certified import (
+    PRODUCT_BITS,
+    Share,
+    add_formed,
+    exact_squares,
+    keep_certified,
+)
+from armijo.objectives.ghost.int8 import LEFT_LIMIT, RIGHT_LIMIT, product
 
 BLOCK = 1 << 18
 """Numbers of formed gradients that are rounded and added at a time: 2 MiB."""
 
+LARGE_PRODUCT = 1 << 17
+"""Numbers from which a product is worth int8 factors: a public shape decides."""
+
 _TINY = 1e-290
+_LONGEST_FLOAT = 4096  # numbers whose squares float32 adds up well
+_FAR = 1e15  # lengths whose squares are near the ends of float32
 _FORM_SUMS_UP_TO = 1 << 20  # numbers in a parameter
 # Terms of an example's embedding gradient may be this many clips long together:
 # multiples of the lattice then add up exactly, whatever cancels.
@@ -60,8 +74,11 @@ class PerExampleGrad(Protocol):
         """
         ...
 
-    def add_integers(self, share: Share, out: Tensor) -> None:
-        """Add what the examples may contribute to the integers of the parameter."""
+    def add_integers(self, share: Share, *out: Tensor) -> None:
+        """Add what the examples may contribute to the integers of the parameter.
+
+        To those of a weight and its bias, if the gradient is of both.
+        """
         ...
 
     def formed(self, rows: slice) -> Tensor:
@@ -89,9 +106,23 @@ def squared(vectors: Tensor) -> Tensor:
     return torch.linalg.vecdot(numbers, numbers)
 
 
-def _copied(numbers: Tensor) -> Tensor:
-    """Return a float64 copy, to be written on."""
-    return numbers.to(torch.float64, copy=True)
+def lengths(vectors: Tensor) -> Tensor:
+    """Return estimates of the norms of rows, (B,) in float64."""
+    if vectors.shape[1] > _LONGEST_FLOAT or vectors.dtype != torch.float32:
+        return squared(vectors).sqrt_()
+    norms = torch.linalg.vector_norm(vectors, dim=1).double()
+    near = (norms == 0) | ((norms > 1 / _FAR) & (norms < _FAR))
+    if near.all():
+        return norms
+    # All rows again: what one of them gets must not depend on how many others are far.
+    return norms.where(near, squared(vectors).sqrt_())
+
+
+def _whole(vectors: Tensor, factors: Tensor, out: Tensor) -> Tensor:
+    """Write rows times their factors as whole numbers; what is no number is zero."""
+    torch.mul(vectors, factors[:, None], out=out[:, : vectors.shape[1]])
+    out[:, vectors.shape[1] :] = factors[:, None]
+    return out.round_().nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 class Materialized:
@@ -120,11 +151,11 @@ class Materialized:
         rows = blocks(self.examples, self.size)
         return torch.cat([squared(self.gradients[part]) for part in rows])
 
-    def add_integers(self, share: Share, out: Tensor) -> None:
+    def add_integers(self, share: Share, *out: Tensor) -> None:
         """Round, certify and add, some examples at a time."""
         flat = self.gradients.flatten(1)
         for rows in blocks(len(flat), flat.shape[1]):
-            add_formed(flat[rows], share.of(rows), out.view(-1))
+            add_formed(flat[rows], share.of(rows), out[0].view(-1))
 
     def formed(self, rows: slice) -> Tensor:
         """Return the gradients of some examples."""
@@ -136,7 +167,7 @@ class OuterProduct:
 
     def __init__(self, left: Tensor, right: Tensor) -> None:
         self.left, self.right = left, right
-        self._factors: tuple[Tensor, Tensor] | None = None
+        self.with_bias = False  # whether right_t has a one behind its last number
         self._norms: tuple[Tensor, Tensor] | None = None
         self._kept: Materialized | None = None
 
@@ -159,10 +190,11 @@ class OuterProduct:
         """Return the squared norms, (B,)."""
         terms = self.left.shape[1]
         if terms == 1:
-            left, right = (_copied(side[:, 0]) for side in (self.left, self.right))
-            self._factors = left, right
-            self._norms = squared(left), squared(right)
-            return self._norms[0] * self._norms[1]
+            left, right = lengths(self.left[:, 0]), lengths(self.right[:, 0])
+            if self.with_bias:
+                right = right.square_().add_(1.0).sqrt_()
+            self._norms = left, right
+            return (left * right).square_()
         if keep:
             self._kept = Materialized(self.formed(slice(None)))
             return self._kept.squared_norms(keep)
@@ -175,43 +207,68 @@ class OuterProduct:
         pairs = (left @ left.mT).flatten(1).double(), (right @ right.mT).flatten(1)
         return torch.linalg.vecdot(pairs[0], pairs[1].double()).clamp_(min=0)
 
-    def add_integers(self, share: Share, out: Tensor) -> None:
+    def add_integers(self, share: Share, *out: Tensor) -> None:
         """Round both factors of one term, or the formed gradients of several."""
         if self._kept is not None:
-            return self._kept.add_integers(share, out)
-        if self._factors is not None and self._norms is not None:
-            return self._add_products(*self._factors, *self._norms, share, out)
+            return self._kept.add_integers(share, *out)
+        if self._norms is not None:
+            return self._add_product(*self._norms, share, *out)
         for rows in blocks(self.examples, self.size):
             formed = self.formed(rows).flatten(1)
-            add_formed(formed, share.of(rows), out.view(-1))
+            add_formed(formed, share.of(rows), out[0].view(-1))
 
-    def _add_products(
+    def _add_product(
         self,
-        left: Tensor,
-        right: Tensor,
-        ll: Tensor,
-        rr: Tensor,
+        left_norm: Tensor,
+        right_norm: Tensor,
         share: Share,
-        out: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
     ) -> None:
-        """Add ``V'U`` for integer factors V and U of equal length.
+        """Add ``V'U`` for integer factors V and U.
 
-        ``||V_i U_i'|| = ||V_i|| ||U_i||``: squares up to 2**53 are exact, beyond
-        that their errors of some 2**-50 are far below what is taken off the share.
+        ``||V_i U_i'|| = ||V_i|| ||U_i||``: both squares are exact, and the error of
+        their product is far below what is taken off the share.
         """
-        # Equal lengths: each factor has the same share of the bits.
-        turn = ((ll.sqrt() * share.scale + _TINY) / (rr.sqrt() + _TINY)).sqrt_()
-        U = right.mul_(turn[:, None]).round_()
-        V = left.mul_((share.scale / turn)[:, None]).round_()
-        for side in (U, V):
-            side.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-        # By the length of U the most that V may have; a U of zeros allows anything.
-        keep_certified(V, share.most / torch.linalg.vecdot(U, U).clamp_(min=1.0))
-        out.addmm_(V.t(), U)
+        left, right = self.left[:, 0], self.right[:, 0]
+        kind = torch.promote_types(left.dtype, torch.float32)
+        large = weight.numel() >= LARGE_PRODUCT
+        bits = min(PRODUCT_BITS, share.bits) if large else share.bits
+        scale = share.scale * 2.0 ** (bits - share.bits)
+        # Factors of equal length share the bits; V has at most 7 in a large product.
+        turn = (scale * right_norm / left_norm).sqrt_()
+        if large:
+            turn = torch.minimum(turn, LEFT_LIMIT / left.abs().amax(1))
+        V = _whole(left, turn.to(kind), left.new_empty(left.shape, dtype=kind))
+        if large:
+            V.clamp_(-LEFT_LIMIT, LEFT_LIMIT)
+        squares = exact_squares(V, LEFT_LIMIT if large else math.inf)
+        # What rounding did to the length of V is made up for by that of U.
+        turn = scale * left_norm / squares.sqrt()
+        shape = (len(right), right.shape[1] + (bias is not None))
+        U = _whole(right, turn.to(kind), right.new_empty(shape, dtype=kind))
+        if large:
+            U.clamp_(-RIGHT_LIMIT, RIGHT_LIMIT)
+        grain = 2.0 ** (share.bits - bits)
+        # By the length of V the most that U may have; a V of zeros allows anything.
+        keep_certified(U, share.most / (squares.clamp_(min=1.0) * grain**2))
+        total = product(V, U) if large else V.double().t() @ U.double()
+        weight.add_(total[:, : right.shape[1]], alpha=grain)
+        if bias is not None:
+            bias.add_(total[:, -1], alpha=grain)
 
     def formed(self, rows: slice) -> Tensor:
         """Return the gradients of some examples, (b, p, d)."""
         return self.left[rows].mT @ self.right[rows]
+
+
+class BiasGrad(Materialized):
+    """Gradients of a bias, which may be one more column of those of its weight."""
+
+    def __init__(self, weight: OuterProduct) -> None:
+        left = weight.left
+        super().__init__(left[:, 0] if left.shape[1] == 1 else left.sum(1))
+        self.weight = weight
 
 
 class EmbeddingGrad:
@@ -260,7 +317,7 @@ class EmbeddingGrad:
         pairs = (gradients @ gradients.mT).where(equal, 0.0)
         return pairs.sum((1, 2)).clamp_(min=0)
 
-    def add_integers(self, share: Share, out: Tensor) -> None:
+    def add_integers(self, share: Share, *out: Tensor) -> None:
         """Round every term, then add: equal places of an example, examples."""
         grain, width = share.grain, self.gradients.shape[2]
         terms = self.gradients.double() * (share.scale / grain)[:, None, None]
@@ -276,7 +333,7 @@ class EmbeddingGrad:
         total = sums.new_zeros(self.examples).index_add_(0, owner, squares)
         bad = ~(total <= share.most / grain**2)
         sums.masked_fill_(bad[owner][:, None], 0.0)
-        out.index_add_(0, keys % self.height, sums, alpha=grain)
+        out[0].index_add_(0, keys % self.height, sums, alpha=grain)
 
     def formed(self, rows: slice) -> Tensor:
         """Return the gradients of some examples, (b, height, d)."""
@@ -322,13 +379,13 @@ class Sum:
         self._norms = [use.squared_norms(keep).sqrt() for use in self.uses]
         return torch.stack(self._norms).sum(0).square()
 
-    def add_integers(self, share: Share, out: Tensor) -> None:
+    def add_integers(self, share: Share, *out: Tensor) -> None:
         """Add the formed sum, or each use within its part of the share."""
         if self._formed is not None:
-            return self._formed.add_integers(share, out)
+            return self._formed.add_integers(share, *out)
         together = torch.stack(self._norms).sum(0) + _TINY
         for use, norms in zip(self.uses, self._norms, strict=True):
-            use.add_integers(share.part(norms / together * (1 - 2.0**-40)), out)
+            use.add_integers(share.part(norms / together * (1 - 2.0**-40)), *out)
 
     def formed(self, rows: slice) -> Tensor:
         """Return the gradients of some examples."""
@@ -339,8 +396,7 @@ def merged(uses: list[PerExampleGrad]) -> PerExampleGrad:
     """Return all uses of one parameter as one: those of one kind have more terms."""
     if len(uses) == 1:
         return uses[0]
-    kinds = {type(use) for use in uses}
-    if kinds == {Materialized}:
+    if all(isinstance(use, Materialized) for use in uses):
         return Materialized(
             reduce(torch.add, [cast(Materialized, use).gradients for use in uses])
         )
@@ -358,3 +414,21 @@ def merged(uses: list[PerExampleGrad]) -> PerExampleGrad:
         merged_kinds.append(EmbeddingGrad(places, gradients, lookups[0].height))
     merged_kinds += [u for u in uses if u not in outers and u not in lookups]
     return merged_kinds[0] if len(merged_kinds) == 1 else Sum(merged_kinds)
+
+
+Gradients = dict[tuple[nn.Parameter, ...], PerExampleGrad]
+"""Of the parameters that are named; of all of them together without a name."""
+
+
+def joined(gradients: Gradients) -> Gradients:
+    """Return gradients with the bias of a matrix as one more column of it."""
+    owners = {id(gradient): names for names, gradient in gradients.items()}
+    result = dict(gradients)
+    for names, gradient in gradients.items():
+        weight = getattr(gradient, "weight", None)
+        if isinstance(weight, OuterProduct) and weight.left.shape[1] == 1:
+            if id(weight) in owners:
+                weight.with_bias = True
+                result.pop(names)
+                result[owners[id(weight)] + names] = result.pop(owners[id(weight)])
+    return result

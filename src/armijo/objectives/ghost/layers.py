@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from armijo.objectives.ghost.conv import ConvGrad, geometry
 from armijo.objectives.ghost.grads import (
+    BiasGrad,
     EmbeddingGrad,
     Materialized,
     OuterProduct,
@@ -75,8 +76,8 @@ def _linear(
     """Any number of places between the batch and the features."""
     right = value.reshape(value.shape[0], -1, value.shape[-1])
     left = gradient.reshape(*right.shape[:2], gradient.shape[-1])
-    bias = Materialized(_over_places(left))
-    return {"weight": OuterProduct(left, right), "bias": bias}
+    weight = OuterProduct(left, right)
+    return {"weight": weight, "bias": BiasGrad(weight)}
 
 
 @register_layer(nn.Conv1d, nn.Conv2d)

@@ -159,8 +159,8 @@ def _tried(
     gradients = capture.gradients()
     for parameter, expected in zip(parameters, found, strict=True):
         formed = torch.zeros_like(expected)
-        if parameter in gradients:
-            formed = gradients[parameter].formed(slice(None)).sum(0).view_as(expected)
+        if (parameter,) in gradients:
+            formed = gradients[parameter,].formed(slice(None)).sum(0).view_as(expected)
         if not _close(formed, expected):
             raise UnsupportedForward("captured gradients that are not the whole ones")
     elsewhere = torch.cat([p.detach().flatten() for p in parameters]).mul_(-0.7)
