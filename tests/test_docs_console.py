@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from armijo.cli.app import app
+from armijo.cli import app
 from tests.test_docs import PAGES, ROOT
 
 COMMAND = re.compile(r"^\$ armijo (.*?)(?:\s+#.*)?$", re.MULTILINE)

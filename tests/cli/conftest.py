@@ -18,8 +18,8 @@ USUAL = {
     "--epsilon": "1",
     "--delta": "1e-5",
     "--method": "blsgd",
-    "--expected-steps": "10",
 }
+OPTIONS = {"expected_steps": 10, "search_form": "difference", "sampling_prob": 0.1}
 
 
 class Finished(NamedTuple):
@@ -50,14 +50,21 @@ def words(options: dict[str, str]) -> list[str]:
     return [word for pair in options.items() for word in pair]
 
 
+def option_words(options: dict[str, object]) -> list[str]:
+    pairs = (f"{name}={value}" for name, value in options.items())
+    return [word for pair in pairs for word in ("--option", pair)]
+
+
 @pytest.fixture
 def fit(armijo, small, tmp_path):
     """Return a function that fits into ``tmp_path / "run"``, some options changed."""
 
     def call(*flags: str, table: object = small.csv, **changed: object) -> Finished:
         options = {"--schema": str(small.schema), "--out": str(tmp_path / "run")}
+        of_method = OPTIONS | {k: changed.pop(k) for k in OPTIONS if k in changed}
         given = {f"--{k.replace('_', '-')}": str(v) for k, v in changed.items()}
-        return armijo("fit", table, *words(USUAL | options | given), *flags)
+        line = (*words(USUAL | options | given), *option_words(of_method))
+        return armijo("fit", table, *line, *flags)
 
     return call
 

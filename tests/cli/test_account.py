@@ -332,7 +332,7 @@ def test_searches_that_cannot_be_are_refused(run, command):
 def test_words_that_do_not_parse_are_refused(run, command, argument, value):
     finished = run(command, "--json", **{argument: value})
     assert finished.code == 2 and finished.out == ""
-    assert f"--{argument}" in finished.err
+    assert f"--{argument.replace('_', '-')}" in finished.err
 
 
 @pytest.mark.parametrize("flags", [("--json",), ("--json", "--adaptive")])
@@ -371,8 +371,7 @@ def test_an_exhausted_budget_has_its_own_exit_code(monkeypatch, capsys):
     def exhausted() -> None:
         raise BudgetExceeded("Charge 7 would bring the run to 1.02 times epsilon 1.")
 
-    # The package's attribute of that name is the program, not the module.
-    monkeypatch.setattr(sys.modules["armijo.cli.app"], "app", exhausted)
+    monkeypatch.setattr("armijo.cli.app", exhausted)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 3

@@ -13,7 +13,7 @@ from armijo.cli._census import (
     generated_census_frame,
     generated_census_schema,
 )
-from armijo.tables import Schema, encode
+from armijo.tables import encode
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_the_schema_encodes_the_frame_to_the_same_rows(through_csv):
     frame = generated_census_frame(500, seed=3)
     if through_csv:
         frame = pd.read_csv(io.StringIO(frame.to_csv(index=False)))
-    schema = Schema.from_dict(generated_census_schema(500))
+    schema = generated_census_schema(500)
     X, y = encode(frame, schema)
     census = generated_census(500, seed=3)
     assert np.array_equal(X, census.X) and np.array_equal(y, census.y)

@@ -2,6 +2,8 @@
 """The demo: honest accuracies on rows held out, files that stay, and no false name."""
 
 import sys
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -9,7 +11,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from armijo.accounting.ledger import read_ledger
-from armijo.cli import _demo as demo
+from armijo.cli import _census as demo
 from armijo.cli import main
 from armijo.cli._census import generated_census_frame
 from armijo.cli.fit import predict_table
@@ -18,6 +20,11 @@ from tests.cli.small import FILES
 
 ROWS = 2000
 LABELS = [f"private, epsilon {epsilon}" for epsilon in ("0.1", "0.5", "1")]
+
+
+class Shown(NamedTuple):
+    accuracies: dict[str, float]
+    folder: Path
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +43,7 @@ def shown(census, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "generated_census_frame", lambda: census)
-        return demo.run_demo(folder, on_fit=on_fit), seen
+        return Shown(demo.run_demo(folder, on_fit=on_fit), folder), seen
 
 
 def test_accuracies_stand_side_by_side(shown):
@@ -106,7 +113,7 @@ def test_the_command_prints_the_accuracies_and_says_synthetic(
 
     def run_demo(folder, *, on_fit):
         given.update(folder=folder, step=on_fit(0.5))
-        return demo.DemoResult(accuracies, folder)
+        return accuracies
 
     monkeypatch.setattr(demo, "run_demo", run_demo)
     monkeypatch.setenv("COLUMNS", "200")

@@ -7,12 +7,13 @@ import pytest
 
 from armijo.accounting.accountants import NOT_PRIVATE
 from armijo.accounting.ledger import read_ledger
-from armijo.cli.tables import _parsed
+from armijo.cli.commands import parsed_option
 from armijo.registry import METHODS
 from armijo.tables import load_model
 from tests.cli.conftest import parsed, words
 
 BUDGET = {"--epsilon": "1", "--delta": "1e-5"}
+SAMPLED = ("--option", "sampling_prob=0.5")
 
 
 @pytest.fixture
@@ -35,11 +36,11 @@ def test_all_methods_are_listed(armijo):
 @pytest.mark.parametrize(
     ("flags", "relation"),
     [
-        (("--method", "objpert", "--data-norm", "2"), "add-remove"),
-        (("--method", "objpert-pure", "--data-norm", "2"), "replace-one"),
+        (("--method", "objpert", "--option", "data_norm=2"), "add-remove"),
+        (("--method", "objpert-pure", "--option", "data_norm=2"), "replace-one"),
         (("--method", "outpert-gd", "--option", "data_norm=2"), "replace-one"),
         (
-            ("--method", "sgd", "--option", "steps=5", "--sampling-prob", "0.5"),
+            ("--method", "sgd", "--option", "steps=5", *SAMPLED),
             "add-remove",
         ),
         (("--method", "majority"), "add-remove"),
@@ -69,13 +70,13 @@ def test_without_privacy_the_terminal_says_so(fit):
     [
         (("--method", "objpert"), "data_norm"),
         (
-            ("--method", "objpert", "--data-norm", "1", "--sampling-prob", "0.1"),
+            ("--method", "objpert", "--option", "data_norm=1", *SAMPLED),
             "sampling_prob",
         ),
         (("--method", "sgd", "--option", "speed=3"), "does not take speed"),
         (("--method", "sgd", "--option", "steps"), "NAME=VALUE"),
         (("--method", "sgd", "--option", "steps=0"), "steps"),
-        (("--method", "majority", "--expected-steps", "3"), "expected_steps"),
+        (("--method", "majority", "--option", "expected_steps=3"), "expected_steps"),
     ],
 )
 def test_a_bad_parameter_is_refused_by_name_and_spends_nothing(
@@ -107,7 +108,7 @@ def test_a_fit_that_diverges_has_an_exit_code_of_its_own(fit, armijo, tmp_path, 
 
 
 def test_options_are_json_or_text():
-    assert _parsed("a=1.5") == ("a", 1.5)
-    assert _parsed("a=[1, 2]") == ("a", [1, 2])
-    assert _parsed("a=replica") == ("a", "replica")
-    assert _parsed("a=b=c") == ("a", "b=c")
+    assert parsed_option("a=1.5") == ("a", 1.5)
+    assert parsed_option("a=[1, 2]") == ("a", [1, 2])
+    assert parsed_option("a=replica") == ("a", "replica")
+    assert parsed_option("a=b=c") == ("a", "b=c")

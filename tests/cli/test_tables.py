@@ -21,7 +21,7 @@ import pytest
 from armijo.accounting.accountants import SEEDED
 from armijo.accounting.ledger import OWN_KEYS, Ledger, read_ledger
 from armijo.accounting.paper import BROKEN_PREMISES
-from armijo.cli.tables import _finish_step_on_interrupt
+from armijo.cli._ui import finish_step_on_interrupt
 from armijo.methods import BLSGD
 from armijo.tables import load_model
 from tests.cli.conftest import USUAL, parsed, shown, words
@@ -70,7 +70,7 @@ def test_as_json_a_fit_prints_one_object_and_nothing_else(fit, tmp_path):
 @pytest.mark.parametrize(
     ("options", "premises"),
     [
-        ({"accounting": "paper", "expected_steps": 0}, list(BROKEN_PREMISES)),
+        ({"accounting": "paper", "expected_steps": "null"}, list(BROKEN_PREMISES)),
         ({"insecure_seed": 3}, [SEEDED]),
     ],
 )
@@ -248,7 +248,7 @@ def interruptible():
 @pytest.mark.usefixtures("interruptible")
 def test_interrupts_are_counted_only_while_a_fit_runs():
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), _finish_step_on_interrupt() as stopped:
+    with pytest.raises(KeyboardInterrupt), finish_step_on_interrupt() as stopped:
         assert stopped() is False
         signal.raise_signal(signal.SIGINT)
         assert stopped() is True
@@ -258,7 +258,7 @@ def test_interrupts_are_counted_only_while_a_fit_runs():
 
 def start(small: Small, out: Path, *flags: str) -> subprocess.Popen[str]:
     """Start the program on many cheap batches, as a user does."""
-    options = USUAL | {"--expected-steps": "0", "--max-batches": "300"}
+    options = USUAL | {"--option": "search_form=difference", "--max-batches": "300"}
     files = {"--schema": str(small.schema), "--out": str(out)}
     command = [sys.executable, "-m", "armijo", "fit"]
     return subprocess.Popen(

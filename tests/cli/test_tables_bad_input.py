@@ -139,7 +139,7 @@ def three_classes() -> Schema:
 BAD_OPTIONS: list[tuple[str, str, tuple[str, ...]]] = [
     *(("epsilon", v, ("epsilon", v)) for v in ("0", "-1", "nan", "inf")),
     *(("delta", v, ("delta", v)) for v in ("0", "1", "nan", "-0.5")),
-    *(("sampling_prob", v, ("sampling_prob", v)) for v in ("0", "1.5", "nan")),
+    *(("sampling_prob", v, ("sampling_prob", v)) for v in ("0", "1.5", "NaN")),
     ("expected_steps", "-3", ("expected_steps", "-3")),
     ("max_batches", "-1", ("max_batches", "-1")),
     ("method", "newton", ("method", "'newton'", "blsgd-ac")),
@@ -215,7 +215,7 @@ def test_an_output_that_cannot_be_written_is_refused(fit, tmp_path, monkeypatch)
 
 def test_a_step_that_does_not_fit_has_its_own_exit_code(fit, tmp_path):
     """The paper's budget of one step grows with epsilon squared."""
-    found = fit("--json", epsilon=50000, sampling_prob=1, expected_steps=0)
+    found = fit("--json", epsilon=50000, sampling_prob=1, expected_steps="null")
     assert (found.code, found.out) == (3, "")
     assert "50000" in found.err and "single step" in found.err
     assert "Nothing was spent" in found.err and spent_nothing(tmp_path / "run")

@@ -133,14 +133,17 @@ def command_line(source: Path) -> Subject:
     # Only here: a process that holds less is forked sooner.
     from armijo.cli import fit as fit_job
     from armijo.cli import main
-    from armijo.cli.progress import FitProgress
+    from armijo.cli._ui import FitProgress
     from tests.cli.small import write_small
 
     source.mkdir(exist_ok=True)
     small = write_small(source)
 
     def start(folder: Path, resume: bool, seen: Seen) -> None:
-        usual = "--epsilon 1 --delta 1e-5 --expected-steps 10 --method blsgd --json"
+        usual = (
+            "--epsilon 1 --delta 1e-5 --method blsgd --option expected_steps=10 "
+            "--option search_form=difference --json"
+        )
         words = ["fit", small.csv, "--schema", small.schema, "--out", folder]
         if resume:
             words.append("--resume")

@@ -42,15 +42,15 @@ def _words(line: str) -> bytes:
 
 
 FIT = "fit t.csv --schema schema.toml --epsilon 1 --delta 1e-5"
-QUICK = f"{FIT} --method blsgd --sampling-prob 1 --expected-steps 0"
+QUICK = f"{FIT} --method blsgd --option sampling_prob=1"
 OLD = f"{QUICK} --out old --max-batches 2"
 HALF = f"{QUICK} --out half"
 LINES = (
     f"{FIT} --out new",
-    f"{FIT} --out new --method blsgd --sampling-prob 0.5 --expected-steps 10 --max-batches 2",  # noqa: E501
+    f"{FIT} --out new --method blsgd --option sampling_prob=0.5 --option expected_steps=10 --max-batches 2",  # noqa: E501
     f"{FIT} --out new --method sgd --option steps=3 --insecure-seed 4 --json",
-    f"{FIT} --out new --method objpert --data-norm 1 --model svm --target income",
-    f"{FIT} --out new --method blsgd --accounting paper --search-form loss",
+    f"{FIT} --out new --method objpert --option data_norm=1 --model svm --target income",  # noqa: E501
+    f"{FIT} --out new --method blsgd --accounting paper --option search_form=loss",
     f"{FIT} --out old --overwrite --leaky-diagnostics",
     f"{HALF} --resume",
     "account --sampling-prob 0.1 --noise-multiplier 2 --steps 100 --delta 1e-5 --json",

@@ -17,14 +17,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from armijo._files import replace_file
 from armijo.accounting.ledger import close_ledger
 from armijo.accounting.run_key import destroy_key
 from armijo.errors import TableError
-from armijo.estimators import (
-    PrivateLinearClassifier,
-    PrivateLinearSVC,
-    PrivateLogisticRegression,
-)
+from armijo.estimators import PrivateLinearClassifier
 from armijo.methods.base import StepRecord
 from armijo.report.page import (
     CHECKPOINT,
@@ -34,7 +31,6 @@ from armijo.report.page import (
     SCHEMA,
     digest,
     write_report,
-    write_synced,
 )
 from armijo.tables import (
     ROW_BORDERS,
@@ -46,13 +42,10 @@ from armijo.tables import (
     read_table,
     save_model,
 )
+from armijo.tables.model_file import KINDS, estimator_class
 from armijo.training.replay import key_path
 
 LEAKS = "leaky-diagnostics.csv"
-ESTIMATORS: dict[str, type[PrivateLinearClassifier]] = {
-    "logistic": PrivateLogisticRegression,
-    "svm": PrivateLinearSVC,
-}
 Path_ = str | os.PathLike[str]
 
 
@@ -108,78 +101,66 @@ def fit_table(
         For anything wrong with the files, before any budget is spent.  A row that does
         not fit the schema is blank and no error; :func:`check_table` names it.
     """
-    if kind not in ESTIMATORS:
+    if kind not in KINDS:
         raise TableError(f"Expected kind to be logistic or svm, got {kind!r}.")
-    public = _public_schema(schema, target)
-    _check_classes(public, kind)
+    public = _public_schema(schema, target, kind)
     X, y = encode(read_table(table, multiline=multiline), public)
     folder = Path(out)
     _check_folder(folder, resume=resume, overwrite=overwrite)
-    stopped = _StopWatch(callback)
-    estimator = ESTIMATORS[kind](
+    stopped = False
+
+    def watched(record: StepRecord) -> bool:
+        nonlocal stopped
+        stopped = callback is not None and callback(record) is True
+        return stopped
+
+    estimator = estimator_class(kind)(
         **parameters,
         classes=list(range(len(public.classes))),
         n_rows=public.n_rows,
         ledger=folder / LEDGER,
-        callback=stopped,
+        callback=watched,
     )
     estimator.check_fit(X, y)
     _prepare(folder, overwrite=overwrite and not resume)
+    named = {"schema": public.digest(), "kind": kind, "parameters": dict(parameters)}
     estimator.fit_resumable(
         X,
         np.asarray(y),
         checkpoint=folder / CHECKPOINT,
-        fingerprint=_fingerprint(public, kind, parameters, multiline),
+        fingerprint={**named, "multiline": True} if multiline else named,
         resume=resume,
     )
     estimator.set_params(callback=None)
     if multiline:
         estimator.privacy_ = estimator.privacy_.assuming(ROW_BORDERS)
-    model = _model(estimator, public, kind)
-    if not stopped.stopped:
-        _finish(folder, estimator, model, kind)
-    return FitOutcome(folder, estimator, model, finished=not stopped.stopped)
+    model = LinearModel(
+        kind=kind,  # type: ignore[arg-type]
+        coef=estimator.coef_,
+        intercept=estimator.intercept_,
+        data_norm=estimator.data_norm_,
+        schema=public,
+        privacy=estimator.privacy_.to_dict(),
+    )
+    if not stopped:
+        _finish(folder, estimator, model)
+    return FitOutcome(folder, estimator, model, finished=not stopped)
 
 
-def _fingerprint(
-    schema: Schema, kind: str, parameters: Mapping[str, Any], multiline: bool
-) -> dict[str, Any]:
-    """Return what ledger and checkpoint must share with the run."""
-    named = {"schema": schema.digest(), "kind": kind, "parameters": dict(parameters)}
-    return {**named, "multiline": True} if multiline else named
-
-
-class _StopWatch:
-    """Remembers whether the callback asked to stop."""
-
-    def __init__(self, callback: Callable[[StepRecord], object] | None) -> None:
-        self._callback = callback
-        self.stopped = False
-
-    def __call__(self, record: StepRecord) -> bool:
-        """Pass the record on."""
-        self.stopped = self._callback is not None and self._callback(record) is True
-        return self.stopped
-
-
-def _public_schema(path: Path_, target: str | None) -> Schema:
-    """Load the reviewed schema and check the target against it."""
+def _public_schema(path: Path_, target: str | None, kind: str) -> Schema:
+    """Load the reviewed schema; which of its classes occur is private."""
     schema = load_schema(path)
     if target is not None and target != schema.target:
         raise TableError(
             f"Expected the target of the schema, {schema.target!r}, got {target!r}; "
             "name that column or change the schema. Nothing was spent."
         )
-    return schema
-
-
-def _check_classes(schema: Schema, kind: str) -> None:
-    """Refuse classes that the model does not take; which ones occur is private."""
     if kind == "svm" and len(schema.classes) > 2:
         raise TableError(
             f"Expected two classes for svm, got {len(schema.classes)}; use the "
             "logistic model for more. Nothing was spent."
         )
+    return schema
 
 
 def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
@@ -193,8 +174,7 @@ def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
             raise TableError(
                 f"Asked to resume in {folder}, found {found}; start without --resume."
             )
-        return
-    if folder.is_dir() and any(folder.iterdir()) and not overwrite:
+    elif folder.is_dir() and any(folder.iterdir()) and not overwrite:
         raise TableError(
             f"The folder {folder} exists and is not empty; give --overwrite to move "
             "its content aside, --resume to go on with an unfinished run there, or "
@@ -208,12 +188,11 @@ def _prepare(folder: Path, *, overwrite: bool) -> None:
     Its key is destroyed: that run is over.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if overwrite:
-        destroy_key(key_path(folder / CHECKPOINT))
-    content = [
-        item for item in folder.iterdir() if not item.name.startswith("earlier-")
-    ]
-    if not overwrite or not content:
+    if not overwrite:
+        return
+    destroy_key(key_path(folder / CHECKPOINT))
+    content = [i for i in folder.iterdir() if not i.name.startswith("earlier-")]
+    if not content:
         return
     number = 1
     while (folder / f"earlier-{number}").exists():
@@ -224,44 +203,19 @@ def _prepare(folder: Path, *, overwrite: bool) -> None:
         item.rename(aside / item.name)
 
 
-def _model(
-    estimator: PrivateLinearClassifier, schema: Schema, kind: str
-) -> LinearModel:
-    """Return the fitted weights with their schema and privacy statement."""
-    from armijo import __version__
-
-    return LinearModel(
-        kind=kind,  # type: ignore[arg-type]
-        coef=estimator.coef_,
-        intercept=estimator.intercept_,
-        schema=schema,
-        privacy=estimator.privacy_.to_dict(),
-        created_by=f"armijo {__version__}",
-        data_norm=estimator.data_norm_,
-    )
-
-
 def _finish(
-    folder: Path, estimator: PrivateLinearClassifier, model: LinearModel, kind: str
+    folder: Path, estimator: PrivateLinearClassifier, model: LinearModel
 ) -> None:
-    """Write schema, report and model, close the ledger, then drop the checkpoint.
-
-    The model comes last, and makes all names in the folder durable: without it a crash
-    of the machine could take it back and leave neither model nor checkpoint.
-    """
+    """Write schema, report and model, close the ledger, then drop the checkpoint."""
     if estimator.leaky_diagnostics:
-        _write_leaks(folder / LEAKS, estimator.leaky_diagnostics_)
-    write_synced(folder / SCHEMA, model.schema.to_toml())
+        warning = "# NOT PRIVATE: exact values of the rows; never release this file.\n"
+        exact = warning + estimator.leaky_diagnostics_.to_csv(index=False)
+        replace_file(folder / LEAKS, exact.encode(), mode=0o600)
+    replace_file(folder / SCHEMA, model.schema.to_toml().encode())
     write_report(folder, estimator, model)
     save_model(folder / MODEL, model)
     close_ledger(folder / LEDGER, {name: digest(folder / name) for name in DIGESTED})
     (folder / CHECKPOINT).unlink(missing_ok=True)
-
-
-def _write_leaks(path: Path, exact: pd.DataFrame) -> None:
-    """Write exact values; the file says of itself that it must not be released."""
-    warning = "# NOT PRIVATE: exact values of the rows; never release this file.\n"
-    write_synced(path, warning + exact.to_csv(index=False), secret=True)
 
 
 def check_table(table: Path_, *, schema: Path_, multiline: bool = False) -> int:
@@ -293,7 +247,7 @@ def predict_table(
     X, _ = encode(frame, loaded.schema, with_target=False, strict=True)
     columns: dict[str, NDArray[Any]] = {"prediction": loaded.predict(X)}
     if probabilities:
-        each = loaded.predict_proba(X)
-        for k, name in enumerate(loaded.classes):
-            columns[f"probability={name}"] = each[:, k]
+        of_class = loaded.predict_proba(X).T
+        for name, probability in zip(loaded.classes, of_class, strict=True):
+            columns[f"probability={name}"] = probability
     return pd.DataFrame(columns)

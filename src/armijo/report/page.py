@@ -8,13 +8,13 @@ import base64
 import hashlib
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, select_autoescape
 
+from armijo._files import replace_file
 from armijo.estimators import PrivateLinearClassifier
 from armijo.plotting import (
     draw_angles,
@@ -52,26 +52,10 @@ def write_report(
 ) -> None:
     """Write ``report.json`` and ``report.html``."""
     document = report_document(estimator, model)
-    text = json.dumps(document, allow_nan=False, indent=1)
-    write_synced(folder / REPORT_JSON, text + "\n")
-    write_synced(folder / REPORT_HTML, render_html(document, estimator, model))
-
-
-def write_synced(path: Path, text: str, *, secret: bool = False) -> None:
-    """Write a text and return once its bytes are on the disk; its name may not be.
-
-    A ``secret`` file is its owner's from its first byte on, whatever the umask.
-    """
-
-    def opener(name: str, flags: int) -> int:
-        return os.open(name, flags, 0o600 if secret else 0o666)
-
-    if secret:  # the mode of a file that is there already would stay
-        path.unlink(missing_ok=True)
-    with open(path, "w", encoding="utf-8", opener=opener) as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    text = json.dumps(document, allow_nan=False, indent=1) + "\n"
+    replace_file(folder / REPORT_JSON, text.encode())
+    page = render_html(document, estimator, model)
+    replace_file(folder / REPORT_HTML, page.encode())
 
 
 def report_document(

@@ -29,10 +29,18 @@ if TYPE_CHECKING:  # the estimators bring torch, which a schema does without
 
 MODEL_FORMAT = "armijo-model"
 MODEL_VERSION = 2
+KINDS = {"logistic": "PrivateLogisticRegression", "svm": "PrivateLinearSVC"}
 MAX_MODEL_BYTES = 256 * 2**20
 # Far above any trained weight, far below where a difference of scores overflows.
 _MAX_SCORE = 1e100
 _NUMBERS: TypeAdapter[Any] = TypeAdapter(list[Finite] | list[list[Finite]])
+
+
+def estimator_class(kind: str) -> "type[PrivateLinearClassifier]":
+    """Return the class of the estimators of a kind."""
+    from armijo import estimators
+
+    return getattr(estimators, KINDS[kind])
 
 
 def _array(values: object) -> NDArray[np.float64]:
@@ -112,11 +120,8 @@ class LinearModel:
     @cached_property
     def estimator(self) -> "PrivateLinearClassifier":
         """The fitted estimator, whose classes are positions in those of the schema."""
-        from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
-
         places = np.arange(len(self.classes))
-        kinds = {"logistic": PrivateLogisticRegression, "svm": PrivateLinearSVC}
-        estimator = kinds[self.kind](classes=places.tolist())
+        estimator = estimator_class(self.kind)(classes=places.tolist())
         estimator.classes_ = places
         estimator.n_features_in_ = len(self.feature_names)
         estimator.coef_, estimator.intercept_ = self.coef, self.intercept
