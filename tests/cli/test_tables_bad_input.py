@@ -139,7 +139,8 @@ def three_classes() -> Schema:
 BAD_OPTIONS: list[tuple[str, str, tuple[str, ...]]] = [
     *(("epsilon", v, ("epsilon", v)) for v in ("0", "-1", "nan", "inf")),
     *(("delta", v, ("delta", v)) for v in ("0", "1", "nan", "-0.5")),
-    *(("sampling_prob", v, ("sampling_prob", v)) for v in ("0", "1.5", "NaN")),
+    *(("sampling_prob", v, ("sampling_prob", v)) for v in ("0", "1.5")),
+    ("sampling_prob", "NaN", ("sampling_prob", "got nan")),
     ("expected_steps", "-3", ("expected_steps", "-3")),
     ("max_batches", "-1", ("max_batches", "-1")),
     ("method", "newton", ("method", "'newton'", "blsgd-ac")),
