@@ -5,8 +5,15 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from tests.known import know
+
 settings.register_profile("without-clock", deadline=None)
 settings.load_profile("without-clock")
+
+
+@pytest.fixture(autouse=True)
+def known_once(monkeypatch):
+    know(monkeypatch.setattr)
 
 
 @pytest.fixture

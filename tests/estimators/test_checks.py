@@ -20,7 +20,6 @@ SMALL = {
         PrivateLogisticRegression(),
         PrivateLinearSVC(),
         PrivateLogisticRegression(**SMALL),
-        PrivateLinearSVC(**SMALL),
         PrivateLinearSVC(loss="huber", **{**SMALL, "method": "blgd"}),
     ]
 )

@@ -30,7 +30,7 @@ from armijo.data.query import Rows
 from armijo.data.sources import TensorRows
 from armijo.errors import ArmijoError
 from armijo.objectives.module import ModuleObjective
-from tests.networks.known import know
+from tests.known import know
 
 ROWS, FEATURES, CLASSES = 120, 4, 3
 BUDGET = Budget(epsilon=2.0, delta=1e-5)

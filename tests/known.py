@@ -6,11 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from armijo.accounting import accountants
-from armijo.baselines.hyfree import HyFree
-from armijo.methods import sgd
-from armijo.methods.auto_network import AutoNetwork
-from armijo.methods.line_search import LineSearch
+from armijo.accounting import accountants, calibration
+from armijo.methods import base, line_search, sgd
 from armijo.objectives import module as objective
 from armijo.training import run
 
@@ -28,17 +25,31 @@ def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def probed_once(probe: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep what a probe says of torch's layers and loss; of any other it is asked."""
-    held: dict[str, Any] = {}
+def solved_once(solve: Callable[..., float]) -> Callable[..., float]:
+    """Keep the noise of plans that are equal at two scales, which nothing else is."""
+    held: dict[Any, float] = {}
 
-    def call(module: Any, loss: Any, batch: Any) -> Any:
-        kinds = {type(part).__module__ for part in module.modules()}
-        plain = all(kind.startswith("torch.nn.modules.") for kind in kinds)
-        if type(loss) is not nn.CrossEntropyLoss or not plain:
-            return probe(module, loss, batch)
-        parts = [(part, vars(part)) for part in (loss, *module.modules())]
-        key = repr((parts, batch))
+    def call(budget: Any, plan_at: Callable[[float], Any]) -> float:
+        try:
+            key = budget, tuple(plan_at(1.0)), tuple(plan_at(2.5))
+            hash(key)
+        except (TypeError, ValueError):
+            return solve(budget, plan_at)
+        if key not in held:
+            held[key] = solve(budget, plan_at)
+        return held[key]
+
+    return call
+
+
+def probed_once(probe: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep what a probe says of a module that it lets pass."""
+    held: dict[Any, Any] = {}
+
+    def call(module: nn.Module, loss: Any, batch: Any) -> Any:
+        parts = [*module.modules(), *([loss] if isinstance(loss, nn.Module) else [])]
+        kinds = tuple(map(type, parts)), None if parts[-1] is loss else loss
+        key = kinds, repr(([vars(part) for part in parts], batch))
         if key not in held:
             held[key] = probe(module, loss, batch)
         return held[key]
@@ -47,11 +58,14 @@ def probed_once(probe: Callable[..., Any]) -> Callable[..., Any]:
 
 
 PROBES = ("refuse_mixing_loss", "refuse_mixing_examples", "row_wise_test")
+PLANNED = solved_once(calibration.noise_for_plan)
 KNOWN = {
     **{
-        (kind, "calibrate"): remembered(kind.calibrate)
-        for kind in (AutoNetwork, LineSearch, HyFree)
+        (place, "noise_for_plan"): PLANNED for place in (calibration, base, line_search)
     },
+    (calibration, "renyi_noise_for_plan"): solved_once(
+        calibration.renyi_noise_for_plan
+    ),
     (sgd, "noise_multiplier_for"): remembered(sgd.noise_multiplier_for),
     (run, "order_for"): remembered(run.order_for),
     (run, "epsilon_of"): remembered(run.epsilon_of),
