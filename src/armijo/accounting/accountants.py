@@ -14,7 +14,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
@@ -45,13 +45,13 @@ from armijo.accounting.mechanisms import Mechanism, describe, parts
 from armijo.errors import BudgetExceeded, LedgerError, UnchargedAccess
 
 SEEDED = "noise and batches were drawn from a seed, so whoever knows it knows them"
-"""Broken premise of a run with ``insecure_deterministic=True``."""
+"""Broken assumption of a run with ``insecure_deterministic=True``."""
 
 LEAKY = "exact values of the private rows were recorded (leaky_diagnostics)"
-"""Broken premise of a run with ``leaky_diagnostics=True``."""
+"""Broken assumption of a run with ``leaky_diagnostics=True``."""
 
 NOT_PRIVATE = "the method reads the rows without any noise: not private"
-"""Broken premise of every run with this accountant."""
+"""Broken assumption of every run with this accountant."""
 
 
 class RunTerms(TypedDict, total=False):
@@ -132,9 +132,9 @@ class Accountant(OneOwner, ABC):
 
     def __repr__(self) -> str:
         """Name the guarantee and the number of charges."""
-        own = self.guarantee
+        relation = self.guarantee.relation.value
         return (
-            f"{type(self).__name__}({own.budget}, relation={own.relation.value!r}, "
+            f"{type(self).__name__}({self.budget}, relation={relation!r}, "
             f"charges={self.n_charges}, epsilon_spent={self.epsilon_spent():g})"
         )
 
@@ -180,35 +180,30 @@ class Accountant(OneOwner, ABC):
 
     def cost(self, mechanism: Mechanism) -> FloatArray:
         """Return the cost of one access, cached: an unchanged plan is looked up."""
-        found = self._costs.get(mechanism)
-        if found is None:
+        cost = self._costs.get(mechanism)
+        if cost is None:
             self._refuse_amplified_exchange(mechanism)
-            found = self._checked(mechanism, self._cost(mechanism))
-            found.setflags(write=False)
+            cost = self._cost(mechanism)
+            if np.any(np.isnan(cost)) or np.any(cost < 0) or not np.any(cost > 0):
+                raise ValueError(
+                    f"Expected a positive cost for {mechanism!r}, got {cost.tolist()}; "
+                    "an access that costs nothing could be repeated without end."
+                )
+            cost.setflags(write=False)
             # The cost comes last: another thread that finds it uses both.
             self._descriptions[mechanism] = describe(mechanism)
-            self._costs[mechanism] = found
-        return found
+            self._costs[mechanism] = cost
+        return cost
 
     def _refuse_amplified_exchange(self, mechanism: Mechanism) -> None:
         """Refuse to amplify under replace-one, where the formula does not hold."""
-        if self.guarantee.relation is not Neighboring.REPLACE_ONE:
-            return
-        if any(part.amplified for part in parts(mechanism)):
+        exchange = self.guarantee.relation is Neighboring.REPLACE_ONE
+        if exchange and any(part.amplified for part in parts(mechanism)):
             raise ValueError(
-                f"Expected sampling_prob 1 under the replace-one relation, got "
-                f"{mechanism!r}; "
-                "Poisson amplification is proved for one row more or less."
+                "Expected sampling_prob 1 under the replace-one relation, got "
+                f"{mechanism!r}; Poisson amplification is proved for one row more or "
+                "less."
             )
-
-    def _checked(self, mechanism: Mechanism, cost: FloatArray) -> FloatArray:
-        """Refuse a cost that is no number, negative, or free on every limit."""
-        if np.any(np.isnan(cost)) or np.any(cost < 0) or not np.any(cost > 0):
-            raise ValueError(
-                f"Expected a positive cost for {mechanism!r}, got {cost.tolist()}; an "
-                "access that costs nothing could be repeated without end."
-            )
-        return cost
 
     def affords(self, mechanism: Mechanism) -> bool:
         """Say whether :meth:`charge` would accept, from the same number."""
@@ -522,26 +517,13 @@ class NonPrivateAccountant(Accountant):
 
 
 @dataclass(frozen=True)
-class LedgerEnd:
-    """Which ledger paid for a run, and the checksum of its last line by then."""
-
-    ledger_run: str
-    ledger_head: str
-
-    @classmethod
-    def of(cls, ledger: Ledger) -> "LedgerEnd":
-        """Note the end of an open ledger."""
-        return cls(ledger_run=str(ledger.header["run"]), ledger_head=ledger.head)
-
-
-@dataclass(frozen=True)
 class PrivacyStatement:
     """The guarantee of a run and the charges behind it.
 
     Attributes
     ----------
     guarantee : Guarantee
-        The preset promise, its relation, its accountant, and why it does not hold if
+        The preset guarantee, its relation, its accountant, and why it does not hold if
         it does not.
     epsilon_spent : float
         Used share of the budget, times epsilon: how far the run went.
@@ -549,28 +531,27 @@ class PrivacyStatement:
         Every charge in order.
     ledger_path : str or None
         The file behind it, if there is one.
-    ledger_end : LedgerEnd or None
-        Where that file ended with the run, so that one that was cut is noticed.
+    ledger_run, ledger_head : str or None
+        Name of that file's run and the checksum of its last charge by then, so that a
+        file that was cut is noticed.
     """
 
     guarantee: Guarantee
     epsilon_spent: float
     ledger: tuple[Charge, ...]
     ledger_path: str | None
-    ledger_end: "LedgerEnd | None" = None
+    ledger_run: str | None = None
+    ledger_head: str | None = None
 
     @classmethod
     def of(cls, accountant: Accountant) -> "PrivacyStatement":
         """Copy what an accountant knows, without its ledger's lock."""
         ledger = accountant.ledger
-        written = ledger if isinstance(ledger, Ledger) else None
-        return cls(
-            guarantee=accountant.guarantee,
-            epsilon_spent=accountant.epsilon_spent(),
-            ledger=tuple(ledger.charges),
-            ledger_path=None if written is None else written.path,
-            ledger_end=None if written is None else LedgerEnd.of(written),
-        )
+        spent, charges = accountant.epsilon_spent(), tuple(ledger.charges)
+        if not isinstance(ledger, Ledger):
+            return cls(accountant.guarantee, spent, charges, None)
+        run, head = str(ledger.header["run"]), ledger.head
+        return cls(accountant.guarantee, spent, charges, ledger.path, run, head)
 
     def assuming(self, assumption: str) -> "PrivacyStatement":
         """Return the statement with one more assumption in its guarantee."""
@@ -604,12 +585,13 @@ class PrivacyStatement:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON object, the charges counted and not listed."""
+        end = {"ledger_run": self.ledger_run, "ledger_head": self.ledger_head}
         return {
             **self.guarantee.to_dict(),
             "statement": self.guarantee.sentence(),
             "epsilon_spent": self.epsilon_spent,
             "n_charges": len(self.ledger),
-            **({} if self.ledger_end is None else asdict(self.ledger_end)),
+            **({} if self.ledger_path is None else end),
         }
 
     def __repr__(self) -> str:

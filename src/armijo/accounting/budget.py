@@ -18,7 +18,7 @@ class Neighboring(StrEnum):
     ``ADD_REMOVE``: one row more or less.  ``ZERO_OUT``: one row replaced by a row that
     contributes nothing, which makes the number of rows public by definition; sums have
     the same sensitivity as under add/remove.  ``REPLACE_ONE``: one row exchanged; sums
-    move twice as far, and Poisson amplification as used here does not apply.
+    have twice the sensitivity, and Poisson amplification as used here does not apply.
     """
 
     ADD_REMOVE = "add-remove"
@@ -28,7 +28,7 @@ class Neighboring(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The promise (epsilon, delta).
+    """The guarantee (epsilon, delta) to keep.
 
     >>> Budget(epsilon=1.0, delta=1e-5)
     Budget(epsilon=1.0, delta=1e-05)
@@ -105,14 +105,14 @@ class Guarantee:
     Attributes
     ----------
     budget : Budget
-        The preset promise.  It is what the run guarantees; a smaller "spent so far" is
-        not a guarantee when the run chose its own stopping time.
+        The preset guarantee, which is that of the run; a smaller "spent so far" is none
+        when the run chose its own stopping time.
     relation : Neighboring
         The neighboring relation that the proof uses.
     accountant : str
         Which accountant watched the run.
     broken_premises : tuple of str
-        Reasons why the promise does *not* hold; empty for a sound run.
+        Reasons why the guarantee does *not* hold; empty for a sound run.
     sampler, arithmetic : str
         How noise is drawn and sums are taken, as far as the proof covers them.
     assumptions : tuple of str
@@ -148,7 +148,6 @@ class Guarantee:
         )
 
     def _assumed(self) -> str:
-        """Name the assumptions, if there are any."""
         return f"; assumes: {'; '.join(self.assumptions)}" * bool(self.assumptions)
 
     def to_dict(self) -> dict[str, object]:

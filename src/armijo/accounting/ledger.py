@@ -752,7 +752,6 @@ class Ledger(MemoryLedger):
             self._book.closing, self._finished = closing, True
 
     def _write_line(self, payload: bytes) -> None:
-        """Write and sync one sealed line."""
         line, chain = seal(self._book.chain, payload)
         try:
             write_all(self._fd, line + b"\n")
@@ -764,7 +763,6 @@ class Ledger(MemoryLedger):
         self._identity = device, inode, size + len(line) + 1
 
     def _refuse_another(self, payload: bytes) -> None:
-        """Refuse a charge that is not the one that was paid at its place."""
         if self._paid[0].payload() != payload:
             raise LedgerError(
                 f"Charge {self._paid[0].index} of the ledger {self.path} paid for "
@@ -866,7 +864,6 @@ def _release(fd: int, lock: FileLock, process: int) -> None:
 
 
 def _check_place(path: str) -> None:
-    """Refuse what is no regular file, and a folder that is not there."""
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         raise LedgerError(

@@ -119,7 +119,6 @@ def parts(mechanism: object) -> Iterator[Mechanism]:
 
 
 def _plain(value: object) -> object:
-    """Turn nested mechanisms and tuples into JSON values."""
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     if isinstance(value, np.generic):
@@ -261,9 +260,9 @@ class PureDP(Mechanism):
 class ExponentialMechanism(Mechanism):
     """Exponential mechanism: pick j with weight ``exp(epsilon u_j / (2 sensitivity))``.
 
-    Report-noisy-max with Gumbel noise is the same law.  It has ``epsilon``-bounded
-    range (Durfee and Rogers 2019), whose tight curve is a one-dimensional maximum
-    (Cesar and Rogers 2021) and never exceeds ``a epsilon^2 / 8``.
+    Report-noisy-max with Gumbel noise has the same distribution.  Its range is
+    ``epsilon``-bounded (Durfee and Rogers 2019); the tight curve of that is a
+    one-dimensional maximum (Cesar and Rogers 2021), at most ``a epsilon^2 / 8``.
     """
 
     epsilon: float
@@ -284,7 +283,7 @@ class ExponentialMechanism(Mechanism):
 
 
 def _bounded_range(order: float, epsilon: float) -> float:
-    """Maximize the divergence of two-point laws whose loss is t or t - epsilon."""
+    """Maximize over all two-point distributions with losses t and t - epsilon."""
     cap = order * epsilon**2 / 8
     if order * epsilon < 1e-3:
         return cap  # tight to 1e-7 there, and the maximum below would cancel
@@ -521,7 +520,7 @@ class RepeatAndSelect(Mechanism):
         return math.log(self.mean) * (1 + 1e-12)
 
     def rdp(self, orders: FloatArray) -> FloatArray:
-        """Return Theorem 2 of Papernot and Steinke (2022) for the geometric law.
+        """Return Theorem 2 of Papernot and Steinke (2022) for a geometric number.
 
         A bound at a larger order holds at a smaller one as well.
         """
@@ -537,7 +536,7 @@ class RepeatAndSelect(Mechanism):
         return (np.minimum(own, above) + second).reshape(np.shape(orders))
 
     def dp_event(self) -> dpa.DpEvent | None:
-        """Return the selection among runs; its shape 1 is the geometric law."""
+        """Return the selection among runs; shape 1 is geometric."""
         event = self.inner.dp_event()
         if event is None:
             return None

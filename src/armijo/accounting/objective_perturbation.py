@@ -36,8 +36,8 @@ _FAR = 1.3  # noise this far above one Gaussian release asks for a larger one
 class ObjectivePerturbation(Mechanism):
     """Gaussian ``b`` with the tight analysis of Redberg, Koskela and Wang (2023).
 
-    ``noise_scale`` is the deviation of ``b``; ``strong_convexity`` (lambda) must exceed
-    ``smoothness`` (beta).
+    ``noise_scale`` is the standard deviation of ``b``; ``strong_convexity`` (lambda)
+    must exceed ``smoothness`` (beta).
 
     >>> release = ObjectivePerturbation(noise_scale=25.01, strong_convexity=43.957)
     >>> release.delta_at(0.2) <= 1e-8
@@ -63,7 +63,7 @@ class ObjectivePerturbation(Mechanism):
         """Return ``kappa + a s^2/2 + log(2 Phi((a-1) s))/(a-1)``, s = L/noise.
 
         Redberg, Koskela and Wang (2023), the Renyi bound, its moment of a folded
-        normal law written out.
+        normal distribution written out.
         """
         a, ratio = np.asarray(orders, dtype=float), self.lipschitz / self.noise_scale
         folded = np.log1p(erf((a - 1) * ratio / math.sqrt(2))) / (a - 1)
@@ -202,7 +202,7 @@ class KiferObjective(_ProvedPair):
 
     @property
     def noise_scale(self) -> float:
-        """Deviation of ``b``: ``L sqrt(8 log(2/delta) + 4 epsilon) / epsilon``.
+        """Standard deviation, ``L sqrt(8 log(2/delta) + 4 epsilon) / epsilon``.
 
         Kifer, Smith and Thakurta (2012), Algorithm 1 with Gaussian noise.
         """
@@ -240,7 +240,7 @@ class ChaudhuriObjective(Mechanism):
 
     @property
     def _rest(self) -> float:
-        """What the Jacobian leaves of epsilon; the printed logarithm is a square."""
+        """What the Jacobian leaves of epsilon; the published logarithm is a square."""
         curvature = self.smoothness / (self.n_rows * self.l2)
         return self.epsilon - 2 * math.log1p(curvature)
 
@@ -259,7 +259,7 @@ class ChaudhuriObjective(Mechanism):
 
     @property
     def norm_scale(self) -> float:
-        """Scale of the Gamma law of the norm of ``b``; its shape is the dimension."""
+        """Scale of the Gamma distribution of ``|b|``; its shape is the dimension."""
         return 2 / self.epsilon_prime
 
     def rdp(self, orders: FloatArray) -> FloatArray:
@@ -318,7 +318,6 @@ class ApproximateMinima(_ProvedPair):
 
     @property
     def _noise(self) -> float:
-        """The share of ``b``, given or by the rule."""
         if self.noise_share is not None:
             return self.noise_share
         fitted = min(0.88671 + 0.0186607 / self.epsilon**0.372906, 0.99)
@@ -344,12 +343,12 @@ class ApproximateMinima(_ProvedPair):
 
     @property
     def noise_scale(self) -> float:
-        """Deviation of ``b``, for gradients of the mean that differ by ``2 L / n``."""
+        """Standard deviation of ``b``; mean gradients differ by ``2 L / n``."""
         return 2 * self.lipschitz / self.n_rows * self._multipliers[0]
 
     @property
     def output_noise_scale(self) -> float:
-        """Deviation of the noise on the answer.
+        """Standard deviation of the noise on the answer.
 
         Each answer is within ``n gamma / Lambda`` of its exact minimizer, so the two
         errors differ by up to *twice* that; the factor two is missing in print.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The formulas of Chen and Lee (2020) as printed. FOR REPRODUCTION ONLY: NOT VALID.
+"""The formulas of Chen and Lee (2020) as published. FOR REPRODUCTION ONLY: NOT VALID.
 
-Nothing here is a differential privacy guarantee.  The printed analysis does not hold as
-it stands; :data:`BROKEN_PREMISES` says where, and every result that was accounted with
-this module carries that list instead of a guarantee.  Sound accounting is everywhere
-else in this package and is the default everywhere.
+Nothing here is a differential privacy guarantee.  The published analysis does not hold
+as it stands; :data:`BROKEN_PREMISES` says where, and every result that was accounted
+with this module carries that list instead of a guarantee.  Sound accounting is
+everywhere else in this package and is the default everywhere.
 """
 
 import math
@@ -36,22 +36,22 @@ BROKEN_PREMISES = (
 """Why a result under ``accounting="paper"`` carries no guarantee."""
 
 ORDERS = np.arange(2, 501)
-"""The printed range of orders."""
+"""The published range of orders."""
 
 
 def theorem2(orders: FloatArray, epsilon1: float, epsilon2: float) -> FloatArray:
-    """Return Theorem 2 as printed (with the missing exponent sign restored)."""
+    """Return Theorem 2 as published (with the missing exponent sign restored)."""
     return laplace_rdp(orders, epsilon1) + laplace_rdp(orders, 2 * epsilon2)
 
 
 def theorem3(orders: FloatArray, sigma1: float, sigma2: float) -> FloatArray:
-    """Return Theorem 3 as printed: ``a (4 s1^2 + s2^2) / (2 s1^2 s2^2)``."""
+    """Return Theorem 3 as published: ``a (4 s1^2 + s2^2) / (2 s1^2 s2^2)``."""
     v1, v2 = sigma1**2, sigma2**2
     return np.asarray(orders, dtype=float) * (4 * v1 + v2) / (2 * v1 * v2)
 
 
 def lemma_pss(order: int, sampling_prob: float, curve: FloatArray) -> float:
-    """Return the amplification lemma as printed, with its factor 3.
+    """Return the amplification lemma as published, with its factor 3.
 
     Parameters
     ----------
@@ -83,13 +83,13 @@ def proposition1(order: float, rdp: float, delta: float) -> float:
 
 
 def proposition1_limit(order: ArrayLike, budget: Budget) -> FloatArray:
-    """Return the printed budget of an order."""
+    """Return the published budget of an order."""
     a = np.asarray(order, dtype=float)
     return budget.epsilon - math.log(1 / budget.delta) / (a - 1)
 
 
 def printed_curve(mechanism: Mechanism, orders: FloatArray) -> FloatArray:
-    """Return the printed curve of a search, the usual one of anything else."""
+    """Return the published curve of a search, the usual one of anything else."""
     if not isinstance(mechanism, AboveThreshold):
         return mechanism.rdp(orders)
     if mechanism.kind == "laplace":
@@ -100,7 +100,7 @@ def printed_curve(mechanism: Mechanism, orders: FloatArray) -> FloatArray:
 
 
 def printed_cost(mechanism: Mechanism, orders: NDArray[np.int64]) -> FloatArray:
-    """Amplify each part on its own, as Algorithm 2 prints it, and add."""
+    """Amplify each part on its own, as Algorithm 2 has it, and add."""
     sampling_prob, inner = 1.0, mechanism
     if isinstance(mechanism, Subsampled):
         sampling_prob, inner = mechanism.sampling_prob, mechanism.inner
@@ -115,7 +115,7 @@ def printed_cost(mechanism: Mechanism, orders: NDArray[np.int64]) -> FloatArray:
 
 
 class PaperAccountant(Accountant):
-    """The printed bookkeeping: separate amplification, any surviving order.
+    """The published bookkeeping: separate amplification, any surviving order.
 
     Its ``guarantee.holds`` is always False.
 
@@ -132,8 +132,8 @@ class PaperAccountant(Accountant):
         if not np.any(limits > 0):
             raise ValueError(
                 f"Expected an epsilon that orders up to 500 can express, got "
-                f"{budget.epsilon!r} at delta {budget.delta!r}; the printed conversion "
-                f"needs more than {math.log(1 / budget.delta) / 499:.3g}."
+                f"{budget.epsilon!r} at delta {budget.delta!r}; the published "
+                f"conversion needs more than {math.log(1 / budget.delta) / 499:.3g}."
             )
         self._orders = ORDERS[limits > 0]
         super().__init__(
@@ -152,7 +152,7 @@ class PaperAccountant(Accountant):
 
 
 def printed_epsilon(step: Mechanism, steps: int, delta: float) -> float:
-    """Return the printed epsilon of ``steps`` equal steps: a label, no guarantee."""
+    """Return the published epsilon of ``steps`` equal steps: a label, no guarantee."""
     _validate.at_least(1, steps=steps)
     _validate.open_unit(delta=delta)
     cost = printed_cost(step, ORDERS)

@@ -173,7 +173,6 @@ def destroy_key(path: str | os.PathLike[str]) -> None:
 
 
 def _failure(action: str, path: str, error: OSError, end: str) -> ArmijoError:
-    """Turn an error of the system into one that says what it means here."""
     reason = error.strerror or str(error)
     return ArmijoError(f"Cannot {action} the run key {path}: {reason}. {end}")
 

@@ -192,7 +192,6 @@ _PLD = "dp-accounting, privacy loss distributions"
 def _composed(
     accountant: Any, events: Sequence[dpa.DpEvent], charges: Counted, delta: float
 ) -> float:
-    """Return epsilon of all charges by an accountant of dp-accounting."""
     for event, (_, count) in zip(events, charges, strict=True):
         accountant.compose(event, count)
     return float(accountant.get_epsilon(delta))
@@ -414,7 +413,6 @@ class _Checks:
             )
 
     def _check_plan(self) -> None:
-        """Compare the charges with the plan; recompute both."""
         plan = [(one, int(count)) for one, count in self._header["plan"]]
         allowed: Counter[str] = Counter()
         for one, count in plan:
@@ -443,7 +441,6 @@ class _Checks:
             self._check_epsilon("the plan costs", whole.epsilon)
 
     def _check_filter(self) -> None:
-        """Compare recorded costs, limits and sums; recompute epsilon."""
         order, delta = _filter_order(self._header)
         if delta > float(self._header["delta"]) * (1 + 1e-6):
             self.faults.append(
