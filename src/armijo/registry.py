@@ -245,8 +245,9 @@ def network_method(
         entry = NETWORK[method]
         _refuse_foreign(method, options or {}, entry.options - _OF_TRAINING)
         found = entry.made(options or {})
-    sizes = {"sampling_prob": sampling_prob, _count_of(found.options()): steps}
-    return replace(found, **sizes)
+    sizes = {"sampling_prob": sampling_prob, "steps": steps, "expected_steps": steps}
+    takes = found.options()
+    return replace(found, **{name: sizes[name] for name in sizes if name in takes})
 
 
 def network_sizes(
@@ -268,14 +269,14 @@ def network_sizes(
     """
     sizes: Mapping[str, Any] = {}
     if isinstance(method, Method):
-        sizes = vars(method)
-        if "sampling_prob" not in sizes:
+        sizes = {"sampling_prob": 1.0, **vars(method)}
+        if sampling_prob not in (None, 1) and "sampling_prob" not in method.options():
             raise ValueError(
-                f"Expected a method for networks, got {type(method).__name__}; give one"
-                f" of {', '.join(NETWORK_METHODS)}. Nothing was spent."
+                f"Expected sampling_prob=1 or None with {type(method).__name__}, which "
+                f"uses all rows each time, got {sampling_prob!r}. Nothing was spent."
             )
         if steps is None:
-            steps = sizes[_count_of(method.options())]
+            steps = sizes.get("steps") or sizes.get("expected_steps")
     if sampling_prob is None:
         sampling_prob = sizes.get("sampling_prob")
     if sampling_prob is None:
@@ -285,8 +286,3 @@ def network_sizes(
         steps = max(1, round(EPOCHS / sampling_prob))
     _validate.at_least(1, steps=steps)
     return sampling_prob, steps
-
-
-def _count_of(options: set[str]) -> str:
-    """Return what the number of batches is called."""
-    return "steps" if "steps" in options else "expected_steps"

@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """A method is given by its name and options, or as an object: it is the same run."""
 
+import math
 from dataclasses import fields
 
 import pytest
+import torch
 
+from armijo.baselines import AGD
+from armijo.data.private import PrivateDataset
+from armijo.data.sources import TensorRows
 from armijo.estimators import PrivateLogisticRegression, solve
-from armijo.methods import DPSGD, Problem
+from armijo.methods import BLGD, DPSGD, Problem, minimize
 from armijo.objectives import LinearObjective
+from armijo.objectives.module import ModuleObjective
 from armijo.registry import LINEAR, NETWORK, make_method
 from tests.methods.test_contract import BUDGET, NAMES, ROWS, options_of, rows_of
+from tests.methods.test_limits import FreeAccountant
 from tests.networks.network_doubles import flat, network, prepared
 
 CALIBRATED = {"noise_multiplier", "gradient_rho", "search_epsilon"}
@@ -43,9 +50,59 @@ def test_networks_take_objects():
     assert flat(by_object).tolist() == flat(by_name).tolist()
 
 
-def test_a_method_for_tables_is_refused_for_networks():
-    with pytest.raises(ValueError, match="Expected a method for networks, got Auto;"):
-        prepared(network(), method=make_method("auto"))
+GENERAL = {"blsgd", "blsgd-ac", "blgd", "agd", "sgd", "adam", "hyfree"}
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - GENERAL))
+def test_a_method_for_linear_models_is_refused_for_networks(name, tmp_path):
+    """Before anything is spent, by what its calibration asks for."""
+    method, ledger = make_method(name, options_of(name)), tmp_path / "ledger.jsonl"
+    sizes = {"sampling_prob": None, "steps": None, "ledger": ledger}
+    with pytest.raises(ValueError, match=r"a linear model, got a network.*was spent"):
+        prepared(network(), method=method, **sizes).run()
+    assert not ledger.exists()
+
+
+FREE = {
+    BLGD: {"gradient_rho": math.inf, "search_epsilon": math.inf, "max_tries": 40},
+    AGD: {"gradient_rho": math.inf, "search_epsilon": 1e9},
+}
+
+
+@pytest.mark.parametrize("kind", FREE)
+def test_a_method_of_any_objective_needs_nothing_more_for_networks(kind):
+    """A network of one layer is a linear model: the same steps without noise."""
+    X, y = rows_of()
+    method = kind.from_options(FREE[kind])
+    layer = torch.nn.Linear(X.shape[1], 1, dtype=torch.float64)
+    table = LinearObjective(loss="logistic", n_features=X.shape[1], l2=0.01)
+    module = ModuleObjective(
+        layer,
+        lambda scores, labels: torch.nn.functional.softplus(-labels * scores[:, 0]),
+        l2=0.01,
+    )
+    tensors = TensorRows(torch.from_numpy(X), torch.from_numpy(y))
+    ends = []
+    for objective, rows in ((table, (X, y)), (module, (tensors,))):
+        data = PrivateDataset(*rows, n_rows=ROWS, accountant=FreeAccountant())
+        start = method.init(torch.zeros(table.size, dtype=torch.float64))
+        run = list(minimize(objective, data, method, start, max_batches=6))
+        ends.append(run[-1][0].w.tolist())
+    assert ends[1] == pytest.approx(ends[0], abs=1e-4)  # scores have 24 bits
+    assert max(map(abs, ends[0])) > 0.1
+
+
+@pytest.mark.parametrize("kind", FREE)
+def test_networks_take_methods_on_all_rows(kind, tmp_path):
+    ledger = tmp_path / "ledger.jsonl"
+    sizes = {"sampling_prob": None, "steps": 3, "ledger": ledger}
+    run = prepared(network(), method=kind(), **sizes).run()
+    assert len(run.records) == 3
+    assert 0 < run.records[-1].epsilon <= 2.0
+    with pytest.raises(
+        ValueError, match=f"sampling_prob=1 or None with {kind.__name__}"
+    ):
+        prepared(network(), method=kind(), sampling_prob=0.5)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -158,9 +158,9 @@ class PrivGene(Method[PrivGeneState]):
         """Solve the epsilon of the selections."""
         expected = problem.n_rows * budget.epsilon / ROWS_PER_GENERATION
         steps = self.steps or max(1, round(expected))
-        penalty = self.penalty
+        objective, penalty = problem.linear, self.penalty
         if penalty is None:
-            penalty = 0.1 if problem.linear.margin_loss.flat else 0.0
+            penalty = 0.1 if objective.margin_loss.flat else 0.0
         method = replace(self, steps=steps, penalty=penalty, problem=problem)
         if self.variant == "original":
             method = replace(

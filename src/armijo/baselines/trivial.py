@@ -27,6 +27,7 @@ from armijo.data.private import PrivateBatch
 from armijo.data.query import BoundedQuery, Matrix, Rows, row_norms
 from armijo.methods.base import SOLVED, OneShot, Problem, StepRecord
 from armijo.methods.sgd import DPAdam
+from armijo.objectives.linear import as_linear
 from armijo.randomness import Randomness
 
 
@@ -113,6 +114,7 @@ class NonPrivateMinimum(OneShot):
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Take the problem; there is no noise."""
+        as_linear(problem.objective)
         return replace(self, problem=problem, mechanism=NonPrivate())
 
     def released(self, batch: PrivateBatch, w: Tensor) -> tuple[FloatArray, StepRecord]:
