@@ -31,6 +31,11 @@ def test_list_names_every_dataset(nothing_here):
     here = {row["name"]: row["here"] for row in found}
     assert here["generated-census"] is True and here["adult"] is False
     assert "generated-census" in run("list").stdout
+    rows = {row["name"]: row for row in found}
+    assert rows["cifar-10"]["shape"] == [3, 32, 32]
+    assert rows["cifar-10"]["train_rows"] == 50_000
+    assert rows["cifar-10-subset"]["rows"] == 12_000
+    assert rows["bank"]["shape"] == [32] and rows["bank"]["train_rows"] is None
 
 
 def test_check_tells_what_is_missing(nothing_here):
@@ -64,19 +69,14 @@ def test_check_fails_if_a_file_is_damaged(one_damaged, words):
     assert run("check", "adult").exit_code == 0
 
 
-def test_list_tells_what_a_row_is(nothing_here):
-    found = json.loads(run("list", "--json").stdout)["datasets"]
-    rows = {row["name"]: row for row in found}
-    assert rows["cifar-10"]["shape"] == [3, 32, 32]
-    assert rows["cifar-10"]["train_rows"] == 50_000
-    assert rows["cifar-10-subset"]["rows"] == 12_000
-    assert rows["bank"]["shape"] == [32] and rows["bank"]["train_rows"] is None
-
-
-@pytest.mark.parametrize("name", ["adult", "mnist", "cifar-10", "cifar-10-subset"])
-def test_fetch_without_a_network_says_so(nothing_here, name):
+@pytest.mark.parametrize(
+    "name", ["adult", "fashion-mnist", "mnist", "cifar-10", "cifar-10-subset"]
+)
+def test_fetch_without_a_network_says_so(nothing_here, tmp_path, name):
     result = run("fetch", name, "--json")
     assert isinstance(result.exception, DatasetError) and result.stdout == ""
+    assert re.search("Cannot download .* Check the network", str(result.exception))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_fetch_of_what_may_not_be_passed_on_says_how_to_obtain_it(nothing_here):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A publisher on this machine whose faults a test can choose."""
 
+import functools
 import gzip
 import hashlib
 import threading
@@ -8,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from armijo_reproduction.datasets import DataFile
+from armijo_reproduction.datasets import DataFile, available, load
 
 CONTENT = b"".join(b"line %d of a published file\n" % i for i in range(40_000))
 FOLDER = "armijo-test-set"
@@ -81,3 +82,11 @@ def published(publisher, cache_folder):
         archives=("rows.zip", "bundle.zip"),
         urls=(f"{publisher.url}/plain/{{name}}", f"{publisher.url}/packed/{{name}}.gz"),
     )
+
+
+@functools.lru_cache(maxsize=5)
+def loaded(name):
+    """Return a published dataset; without its files the test skips and says so."""
+    if not available(name):
+        pytest.skip(f"the files of {name} are not on this machine")
+    return load(name, download=False)

@@ -254,20 +254,6 @@ def test_another_subset_is_refused(photos, monkeypatch, cache_folder):
     assert not available("cifar-10-subset")
 
 
-def test_no_network_is_said_for_every_dataset(cache_folder, monkeypatch):
-    monkeypatch.setenv("ARMIJO_MIRROR", "http://127.0.0.1:9/")
-    for name in ("mnist", "fashion-mnist", "cifar-10", "cifar-10-subset"):
-        files = tuple(
-            dataclasses.replace(file, folders=(f"test-{name}",))
-            for file in DATASETS[name].files
-        )
-        entry = dataclasses.replace(DATASETS[name], files=files)
-        monkeypatch.setitem(DATASETS, name, entry)
-        with pytest.raises(DatasetError, match=r"Cannot download .* Check the network"):
-            fetch(name)
-    assert _names(cache_folder) == set()
-
-
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
 def test_the_published_files_pass_through_the_whole_path(
     name, publisher, tmp_path, monkeypatch

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images as torch takes them: formats by hand, and the published files if here."""
 
-import functools
-import hashlib
-
 import numpy as np
 import pytest
 import torch
@@ -13,34 +10,11 @@ from hypothesis import strategies as st
 from armijo_reproduction.datasets import (
     DATASETS,
     DatasetError,
-    available,
-    check,
     encodings,
     files,
-    load,
 )
+from reproduction.tests.datasets.conftest import loaded
 
-# Of the unpacked files, as recorded by the publishers and their users.
-CONTENT_MD5 = {
-    "mnist": (
-        "6bbc9ace898e44ae57da46a324031adb",
-        "a25bea736e30d166cdddb491f175f624",
-        "2646ac647ad5339dbf082846283269ea",
-        "27ae3e4e09519cfbb04c329615203637",
-    ),
-    "cifar-10": (
-        "5dd7e06a14cb22eb9f671a540d1b7c25",
-        "5ea93a67294ea407fff1d09f752e9692",
-        "942cd6a4bcdd0dd3c604fbe906cb4421",
-        "ae636b3ba5c66a11e91e8cb52e771fcb",
-        "53f37980c15c3d472c316c40844f3f0d",
-        "803d5f7f4d78ea53de84dbe85f74fb6d",
-    ),
-    "cifar-10-subset": (
-        "43226d03f542cd99c2e2823c8d422caa",
-        "3b83ad0bd2145a0010536635902653b9",
-    ),
-}
 # Shape of an image, training rows, test rows, and the first labels of both.
 KNOWN = {
     "mnist": ((1, 28, 28), 60_000, 10_000, [5, 0, 4, 1, 9], [7, 2, 1, 0, 4]),
@@ -59,16 +33,9 @@ MEANS = {
 MNIST_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 
 
-@functools.lru_cache(maxsize=1)
-def _loaded(name):
-    if not available(name):
-        pytest.skip(f"the files of {name} are not on this machine")
-    return load(name, download=False)
-
-
 @pytest.mark.parametrize("name", KNOWN)
 def test_published_images(name):
-    data = _loaded(name)
+    data = loaded(name)
     shape, n_train, n_test, first_train, first_test = KNOWN[name]
     assert data.X.shape == (n_train + n_test, *shape) and data.n_train == n_train
     assert data.X.dtype == np.float32 and data.y.dtype == np.int64
@@ -85,31 +52,22 @@ def test_published_images(name):
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_neighboring_pixels_are_alike_in_both_directions(name):
-    X = _loaded(name).X[:500]
+    X = loaded(name).X[:500]
     for axis in (2, 3):
         apart = np.abs(np.diff(X, axis=axis)).mean()
         shuffled = np.abs(X - np.roll(X, X.shape[axis] // 2, axis=axis)).mean()
         assert apart < shuffled / 2
 
 
-@pytest.mark.parametrize("name", CONTENT_MD5)
-def test_contents_have_the_recorded_md5(name):
-    _loaded(name)
-    for file, digest in zip(DATASETS[name].files, CONTENT_MD5[name], strict=True):
-        content = files.read(file, files.locate(file))
-        assert hashlib.md5(content).hexdigest() == digest
-    assert {status.state for status in check(name)} == {"verified"}
-
-
 def test_the_subset_is_what_is_cut_from_the_whole():
-    _loaded("cifar-10")
-    _loaded("cifar-10-subset")
+    loaded("cifar-10")
+    loaded("cifar-10-subset")
     whole, part = (_contents(name) for name in ("cifar-10", "cifar-10-subset"))
     assert list(encodings.cifar_subset(whole)) == part
 
 
 def test_the_published_subset_holds_all_that_can_be_cut_from_it():
-    _loaded("cifar-10-subset")
+    loaded("cifar-10-subset")
     train, test = _contents("cifar-10-subset")
     half = len(train) // 2
     assert encodings.cifar_subset((train[:half], train[half:], test)) == (train, test)

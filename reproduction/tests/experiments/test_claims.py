@@ -18,6 +18,7 @@ from armijo_reproduction.claims import (
     WinCount,
 )
 from armijo_reproduction.results import Part, paired_diff
+from armijo_reproduction.spec import PUBLISHED
 
 VERDICTS = {HOLDS, FAILS, NOISE, ONLY_PUBLISHED}
 CLEAR, TIED = {0: 0.02, 1: 0.021, 2: 0.019}, {0: 0.02, 1: -0.02, 2: 0.001}
@@ -27,24 +28,6 @@ def claim(text):
     """Return the one claim that begins with a text."""
     (found,) = (each for each in CLAIMS if each.text.startswith(text))
     return found
-
-
-@pytest.mark.parametrize(
-    ("sound", "printed", "verdict"),
-    [
-        ({"search=laplace": 0.82}, {"search=laplace": 0.78}, HOLDS),
-        ({"search=laplace": 0.78}, {"search=laplace": 0.82}, ONLY_PUBLISHED),
-        ({"search=laplace": 0.78}, {"search=laplace": 0.78}, FAILS),
-    ],
-)
-def test_parameters_are_judged_under_both_accountings(sound, printed, verdict):
-    def accuracy(line, epsilon, setting):
-        return (printed if line.endswith("(printed)") else sound).get(setting, 0.8)
-
-    found = claim("Laplace noise").finding([convex("search-noise", accuracy)])
-    assert found.verdict == verdict
-    assert found.measured.count("mean difference") == 2
-    assert "Published accounting" in found.measured
 
 
 def convex(name, accuracy):
@@ -140,20 +123,43 @@ def test_every_claim_is_judged_on_whole_results(parts):
     assert len({each.text for each in CLAIMS}) == len(CLAIMS) == 33
 
 
-def test_ordering_under_either_accounting():
-    text = "DP-BLGD outperforms DP-AGD"
+def known(sound, published):
+    """Return accuracies by series or setting, others for series as published."""
 
-    def verdict(sound, printed):
-        def accuracy(line, epsilon, setting):
-            return {"DP-BLGD": sound, "DP-BLGD (printed)": printed}.get(line, 0.8)
+    def accuracy(line, epsilon, setting):
+        values = published if line.endswith(PUBLISHED) else sound
+        return values.get(line.removesuffix(PUBLISHED), values.get(setting, 0.8))
 
-        return claim(text).finding([convex("logistic-bank", accuracy)]).verdict
+    return accuracy
 
-    assert verdict(0.85, 0.75) == HOLDS
-    assert verdict(0.75, 0.85) == ONLY_PUBLISHED
-    assert verdict(0.80, 0.85) == ONLY_PUBLISHED
-    assert verdict(0.80, 0.80) == NOISE
-    assert verdict(0.75, 0.75) == FAILS
+
+LAPLACE, OUTPERFORMS = "Laplace noise", "DP-BLGD outperforms DP-AGD"
+BEST = "At epsilon 0.05 alpha = 0.5 is best"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "place", "sound", "published", "verdict"),
+    [
+        (LAPLACE, "search-noise", "search=laplace", 0.82, 0.78, HOLDS),
+        (LAPLACE, "search-noise", "search=laplace", 0.78, 0.82, ONLY_PUBLISHED),
+        (LAPLACE, "search-noise", "search=laplace", 0.78, 0.78, FAILS),
+        (OUTPERFORMS, "logistic-bank", "DP-BLGD", 0.85, 0.75, HOLDS),
+        (OUTPERFORMS, "logistic-bank", "DP-BLGD", 0.75, 0.85, ONLY_PUBLISHED),
+        (OUTPERFORMS, "logistic-bank", "DP-BLGD", 0.80, 0.85, ONLY_PUBLISHED),
+        (OUTPERFORMS, "logistic-bank", "DP-BLGD", 0.80, 0.80, NOISE),
+        (OUTPERFORMS, "logistic-bank", "DP-BLGD", 0.75, 0.75, FAILS),
+        (BEST, "armijo-slope", "slope=0.5", 0.82, 0.82, HOLDS),
+        (BEST, "armijo-slope", "slope=0.5", 0.78, 0.78, FAILS),
+        (BEST, "armijo-slope", "slope=0.5", 0.7999, 0.7999, NOISE),
+    ],
+)
+def test_claims_are_judged_under_both_accountings(
+    text, name, place, sound, published, verdict
+):
+    accuracy = known(sound={place: sound}, published={place: published})
+    finding = claim(text).finding([convex(name, accuracy)])
+    assert finding.verdict == verdict
+    assert "Published accounting" in finding.measured
 
 
 def test_a_claim_about_small_budgets_looks_at_small_budgets():
@@ -185,20 +191,6 @@ def test_three_of_four_data_sets():
     bank = claim("On Bank Outpert-RSGD")
     assert bank.finding(parts("adult")).verdict == HOLDS
     assert bank.finding(parts("bank")).verdict == FAILS
-
-
-def test_the_best_value_of_a_parameter():
-    best = claim("At epsilon 0.05 alpha = 0.5 is best")
-
-    def verdict(lead):
-        def accuracy(line, epsilon, setting):
-            return 0.8 + (lead if setting == "slope=0.5" else 0.0)
-
-        return best.finding([convex("armijo-slope", accuracy)]).verdict
-
-    assert verdict(0.02) == HOLDS
-    assert verdict(-0.02) == FAILS
-    assert verdict(-1e-4) == NOISE
 
 
 @pytest.mark.parametrize(("spread", "verdict"), [(0.015, HOLDS), (0.05, FAILS)])
