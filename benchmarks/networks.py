@@ -30,7 +30,7 @@ from armijo import networks
 from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.budget import Budget
 from armijo.accounting.mechanisms import Gaussian
-from armijo.data.private import BatchPlan, PrivateDataset
+from armijo.data.gate import BatchPlan, PrivateDataset
 from armijo.data.sources import TensorRows
 from armijo.methods.base import Problem, StepRecord, minimize
 from armijo.objectives.ghost import (

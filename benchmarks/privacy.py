@@ -19,7 +19,7 @@ from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import noise_multiplier_for
 from armijo.accounting.mechanisms import Gaussian, knots, log_binomial_weights
-from armijo.data.private import BatchPlan
+from armijo.data.gate import BatchPlan
 from armijo.randomness import SystemBits
 from benchmarks import Row, times_faster, under
 from benchmarks._timing import in_turns, median_seconds

@@ -18,7 +18,7 @@ import torch
 
 from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.budget import Budget
-from armijo.data.private import PrivateDataset
+from armijo.data.gate import PrivateDataset
 from armijo.methods import BLSGD
 from armijo.methods.armijo_search import ArmijoSearch
 from armijo.objectives import LinearObjective

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 import armijo._noise
 from armijo import randomness
-from armijo.data.batch import BatchPlan
-from armijo.data.private import PrivateDataset
+from armijo.data.gate import BatchPlan, PrivateDataset
 from armijo.errors import UnchargedAccess
 from armijo.randomness import (
     KEY_BYTES,

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 # whole words of one that has underscores.
 NAMES = {
     "ProcessGroup": "Team",
-    "SingleProcess": "Alone",
+    "SINGLE": "Alone SingleProcess",
     "TorchProcessGroup": "ProcessTeam",
     "broadcast": "decided",
     "assert_same": "agree",

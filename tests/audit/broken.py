@@ -8,9 +8,8 @@ import numpy as np
 
 from armijo._noise import vectors
 from armijo.accounting.accountants import Accountant, PlannedAccountant
-from armijo.data import batch as gate
-from armijo.data import certified, fixed_point
-from armijo.data.private import PrivateDataset
+from armijo.data import certified, fixed_point, gate
+from armijo.data.gate import PrivateDataset
 from armijo.data.query import Rows
 from armijo.objectives.ghost import grads, strategy
 from tests.noise_doubles import each_box_muller

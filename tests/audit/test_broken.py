@@ -18,8 +18,7 @@ from armijo.accounting.budget import Budget
 from armijo.accounting.mechanisms import Composed, Gaussian, Subsampled
 from armijo.audit.games import Claim, Game, Outcome, play_game
 from armijo.audit.targets import GAMES, run_game
-from armijo.data.batch import BatchPlan
-from armijo.data.private import PrivateDataset
+from armijo.data.gate import BatchPlan, PrivateDataset
 from armijo.randomness import Randomness
 from tests.audit import broken
 from tests.baselines.one_shot_doubles import noise_p_value

@@ -5,10 +5,10 @@ import numpy as np
 import torch
 from scipy.special import log_softmax
 
-import armijo.data.batch as gate
+import armijo.data.gate as gate
 from armijo.accounting.accountants import Accountant
 from armijo.accounting.budget import Budget, Neighboring
-from armijo.data.private import PrivateDataset
+from armijo.data.gate import PrivateDataset
 from armijo.objectives import LinearObjective
 from armijo.registry import make_method
 from tests.training.runs import RunSettings, train

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from armijo.accounting.budget import Budget, Neighboring
-from armijo.data.private import BatchPlan, PrivateDataset
+from armijo.data.gate import BatchPlan, PrivateDataset
 from armijo.data.query import Rows
 from armijo.methods.base import Problem
 from armijo.objectives.linear import LinearObjective

@@ -14,7 +14,7 @@ from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.budget import Budget
 from armijo.accounting.mechanisms import ExponentialMechanism, Gaussian
 from armijo.baselines.agd import AGD
-from armijo.data.private import PrivateBatch, PrivateDataset
+from armijo.data.gate import PrivateBatch, PrivateDataset
 from armijo.data.query import BoundedQuery, Rows
 from armijo.methods import minimize
 from armijo.methods.base import Problem

@@ -16,7 +16,7 @@ from armijo.accounting.accountants import Accountant, PlannedAccountant
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.accounting.calibration import noise_multiplier_for, planned_epsilon
 from armijo.baselines.hyfree import HyFree, parabola_minimum
-from armijo.data.private import PrivateDataset
+from armijo.data.gate import PrivateDataset
 from armijo.data.query import Rows
 from armijo.estimators import PrivateLogisticRegression
 from armijo.methods.base import Problem, minimize

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.accounting.calibration import planned_epsilon
 from armijo.baselines.privgene import PrivGene, largest_spread
-from armijo.data.private import PrivateDataset
+from armijo.data.gate import PrivateDataset
 from armijo.methods import minimize
 from armijo.methods.base import Problem
 from armijo.objectives import LinearObjective

@@ -11,7 +11,7 @@ from armijo.accounting.accountants import PlannedAccountant
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import planned_epsilon
 from armijo.baselines.tuned import TunedSGD, TunedState
-from armijo.data.private import PrivateDataset
+from armijo.data.gate import PrivateDataset
 from armijo.data.query import Rows
 from armijo.errors import BudgetExceeded
 from armijo.methods.base import Problem, minimize

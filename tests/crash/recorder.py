@@ -23,8 +23,8 @@ import numpy as np
 
 from armijo import randomness
 from armijo.accounting.ledger import LedgerView
-from armijo.data import batch, fixed_point
-from armijo.data.private import PrivateDataset
+from armijo.data import fixed_point, gate
+from armijo.data.gate import PrivateDataset
 from armijo.data.query import CertifiedSum
 from armijo.methods.base import StepRecord
 
@@ -79,8 +79,8 @@ class Recorder:
         randomness.KeyedBits = SpyBits
         for name in ("vector_sum", "number_sum", "number_sums"):
             setattr(fixed_point, name, self._spied(getattr(fixed_point, name)))
-        batch.with_gaussian = self._spied(batch.with_gaussian, argument=True)
-        noisy_certified = batch.PrivateBatch._noisy_certified
+        gate.with_gaussian = self._spied(gate.with_gaussian, argument=True)
+        noisy_certified = gate.PrivateBatch._noisy_certified
 
         def noted_total(self: Any, summed: CertifiedSum, *given: Any) -> Any:
             def integers(bits: int) -> Any:
@@ -90,7 +90,7 @@ class Recorder:
 
             return noisy_certified(self, replace(summed, integers=integers), *given)
 
-        batch.PrivateBatch._noisy_certified = noted_total
+        gate.PrivateBatch._noisy_certified = noted_total
 
     def _spied(self, sums: Callable[..., Any], *, argument: bool = False) -> Any:
         def noted(*given: Any, **named: Any) -> Any:

@@ -15,7 +15,7 @@ from armijo.accounting.mechanisms import (
     PureDP,
 )
 from armijo.data.fixed_point import STEPS
-from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
+from armijo.data.gate import BatchPlan, PrivateBatch, PrivateDataset
 from armijo.data.query import BoundedQuery
 from armijo.randomness import BitSource, Randomness
 from tests.data.lattice_doubles import on_lattice

@@ -12,7 +12,7 @@ from scipy import stats
 
 from armijo.accounting.above_threshold import AboveThreshold
 from armijo.data.fixed_point import number_sum
-from armijo.data.private import BatchPlan, PrivateBatch
+from armijo.data.gate import BatchPlan, PrivateBatch
 from armijo.data.query import BoundedQuery, Rows
 from armijo.methods.armijo_search import ArmijoSearch, StepChoice
 from armijo.methods.base import Direction

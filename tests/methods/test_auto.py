@@ -13,7 +13,7 @@ from scipy.optimize import minimize as scipy_minimize
 from armijo.accounting.accountants import PlannedAccountant
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import planned_epsilon
-from armijo.data.private import PrivateDataset
+from armijo.data.gate import PrivateDataset
 from armijo.data.query import Rows
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression, solve
 from armijo.methods.auto import MOST_FEATURES, Auto, Standardization

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
 from armijo.data import fixed_point
-from armijo.data.centered_rows import CenteredRows
+from armijo.data.lattice import CenteredRows
 from armijo.data.query import LatticeSum, OuterProduct, Rows
 from armijo.methods import auto
 from armijo.methods.auto import (

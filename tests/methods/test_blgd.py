@@ -10,7 +10,7 @@ from scipy import stats
 
 from armijo.accounting.above_threshold import AboveThreshold
 from armijo.accounting.mechanisms import Gaussian
-from armijo.data.private import PrivateBatch
+from armijo.data.gate import PrivateBatch
 from armijo.data.query import BoundedQuery, Rows
 from armijo.methods import BLGD
 from armijo.randomness import Randomness

@@ -9,7 +9,7 @@ import pytest
 from armijo.accounting.accountants import NOT_PRIVATE, Accountant
 from armijo.accounting.budget import Budget
 from armijo.accounting.ledger import read_ledger
-from armijo.data.private import PrivateDataset
+from armijo.data.gate import PrivateDataset
 from armijo.errors import BudgetExceeded
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression, solve
 from armijo.methods.line_search import LINE_SEARCHES

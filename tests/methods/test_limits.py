@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 from armijo._noise import poisson_sample
 from armijo.accounting.accountants import Accountant, PrivacyFilter
 from armijo.accounting.budget import Budget, Neighboring
-from armijo.data.private import PrivateDataset
+from armijo.data.gate import PrivateDataset
 from armijo.errors import BudgetExceeded
 from armijo.methods import BLGD, BLSGD, minimize
 from armijo.methods.armijo_search import ArmijoSearch

@@ -10,7 +10,7 @@ import torch
 
 from armijo.accounting.accountants import Accountant, PrivacyFilter
 from armijo.accounting.budget import Budget, Neighboring
-from armijo.data.private import PrivateDataset
+from armijo.data.gate import PrivateDataset
 from armijo.methods import BLGD, BLSGD, Problem, StepRecord, minimize
 from armijo.methods.line_search import LINE_SEARCHES
 from armijo.objectives import LinearObjective

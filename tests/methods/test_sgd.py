@@ -11,7 +11,7 @@ from armijo._noise import poisson_sample
 from armijo.accounting.accountants import PlannedAccountant
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import planned_epsilon
-from armijo.data.private import PrivateDataset
+from armijo.data.gate import PrivateDataset
 from armijo.errors import BudgetExceeded
 from armijo.methods import Problem, minimize
 from armijo.methods.sgd import DPSGD, DPAdam

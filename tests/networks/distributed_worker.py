@@ -24,8 +24,8 @@ from armijo.accounting.accountants import PlannedAccountant
 from armijo.accounting.budget import Neighboring
 from armijo.accounting.mechanisms import Gaussian
 from armijo.data.certified import FINEST_BITS
-from armijo.data.private import BatchPlan, PrivateDataset
-from armijo.data.process_group import TorchProcessGroup
+from armijo.data.distributed import TorchProcessGroup
+from armijo.data.gate import BatchPlan, PrivateDataset
 from armijo.data.query import Rows
 from armijo.data.sources import TensorRows
 from armijo.errors import ArmijoError

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import planned_epsilon
 from armijo.accounting.mechanisms import Composed, Gaussian, Subsampled
-from armijo.data.private import PrivateDataset
+from armijo.data.gate import PrivateDataset
 from armijo.data.query import Rows
 from armijo.data.sources import TensorRows
 from armijo.methods.auto_network import FACTORS, AutoNetwork, SearchedState, _evidence

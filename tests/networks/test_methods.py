@@ -15,7 +15,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from armijo._noise import poisson_sample
 from armijo.accounting.budget import Budget
-from armijo.data.private import PrivateDataset
+from armijo.data.gate import PrivateDataset
 from armijo.data.sources import TensorRows
 from armijo.methods.base import StepRecord, minimize
 from armijo.methods.sgd import DPSGD

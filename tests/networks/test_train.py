@@ -17,7 +17,7 @@ from torch import nn
 import armijo
 from armijo.accounting.budget import Neighboring
 from armijo.accounting.ledger import read_ledger
-from armijo.data import private
+from armijo.data import gate
 from armijo.errors import BudgetExceeded
 from armijo.methods.base import StepRecord
 from armijo.registry import NETWORK_METHODS, network_sizes
@@ -83,7 +83,7 @@ class TestGate:
         pairs = Pairs(*examples())
         training = prepared(method=name, dataset=pairs)
         nobody = np.zeros(0, dtype=np.int64)
-        monkeypatch.setattr(private, "poisson_sample", lambda *given: nobody)
+        monkeypatch.setattr(gate, "poisson_sample", lambda *given: nobody)
         before = flat(training.objective.module)
         pairs.events.clear()
         training.run()

@@ -62,7 +62,7 @@ class TestScores:
         objective = LinearObjective(loss=loss, n_features=2)
         penalties, size, thin = rng.random(6), 0.6, X * (np.abs(X) > 0.5)
         query = objective.coordinate_scores(W, size, spread=5.0, penalties=penalties)
-        rows = Rows(form(thin), Y, kept={})
+        rows = Rows(form(thin), Y, run_cache={})
         moves = size * np.vstack([np.eye(3), -np.eye(3)])
         middle = (penalties.min() + penalties.max()) / 2
         before = losses(loss, W.numpy(), thin)

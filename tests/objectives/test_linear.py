@@ -15,8 +15,8 @@ from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.budget import Budget
 from armijo.accounting.mechanisms import Gaussian
 from armijo.data import fixed_point, sources
+from armijo.data.gate import BatchPlan, PrivateDataset
 from armijo.data.lattice import RoundedRows
-from armijo.data.private import BatchPlan, PrivateDataset
 from armijo.data.query import BoundedQuery, Rows
 from armijo.methods.armijo_search import ArmijoSearch
 from armijo.methods.base import Direction

@@ -39,7 +39,7 @@ from armijo.accounting.calibration import (
 from armijo.accounting.mechanisms import Gaussian
 from armijo.audit.games import Claim, Game
 from armijo.data import fixed_point
-from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset, leaky_answer
+from armijo.data.gate import BatchPlan, PrivateBatch, PrivateDataset, leaky_answer
 from armijo.data.query import BoundedQuery, CertifiedSum
 from armijo.data.sources import TensorRows
 from armijo.methods.armijo_search import ArmijoSearch

@@ -22,7 +22,7 @@ from armijo._validate import Count, Positive
 from armijo.accounting.budget import Budget
 from armijo.accounting.mechanisms import ExponentialMechanism, Gaussian
 from armijo.baselines.selection import SelectionRule, selection_epsilon
-from armijo.data.private import BatchPlan, PrivateBatch
+from armijo.data.gate import BatchPlan, PrivateBatch
 from armijo.methods.base import (
     Direction,
     Method,

@@ -21,7 +21,7 @@ from armijo import _validate
 from armijo._validate import AboveOne, Count, NonNegative, Positive
 from armijo.accounting.budget import Budget, FloatArray
 from armijo.accounting.mechanisms import Gaussian
-from armijo.data.private import PrivateBatch
+from armijo.data.gate import PrivateBatch
 from armijo.methods.base import (
     Problem,
     SampledBatches,

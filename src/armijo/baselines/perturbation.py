@@ -96,7 +96,7 @@ from armijo.accounting.output_perturbation import (
     zhang_sensitivity,
 )
 from armijo.baselines.empirical_risk import EmpiricalRisk, certified
-from armijo.data.private import PrivateBatch
+from armijo.data.gate import PrivateBatch
 from armijo.data.query import Matrix, Rows
 from armijo.methods.base import OneShot, Problem, StepRecord, calibrated, solved
 from armijo.objectives.linear import LinearObjective

@@ -39,7 +39,7 @@ from armijo.baselines.selection import (
     concentrated_rho,
     selection_epsilon,
 )
-from armijo.data.private import BatchPlan, PrivateBatch
+from armijo.data.gate import BatchPlan, PrivateBatch
 from armijo.methods.base import (
     Method,
     Problem,

@@ -23,7 +23,7 @@ from armijo.accounting.calibration import reachable
 from armijo.accounting.mechanisms import NonPrivate
 from armijo.baselines.empirical_risk import EmpiricalRisk, minimized
 from armijo.baselines.selection import OnlySelection
-from armijo.data.private import PrivateBatch
+from armijo.data.gate import PrivateBatch
 from armijo.data.query import BoundedQuery, Matrix, Rows, row_norms
 from armijo.methods.base import SOLVED, OneShot, Problem, StepRecord
 from armijo.methods.sgd import DPAdam

@@ -31,7 +31,7 @@ from armijo.accounting.mechanisms import (
     Subsampled,
 )
 from armijo.data.fixed_point import STEPS
-from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
+from armijo.data.gate import BatchPlan, PrivateBatch, PrivateDataset
 from armijo.data.query import Rows
 from armijo.data.sources import ArrayRows
 from armijo.methods.base import (
@@ -213,7 +213,7 @@ class TunedSGD(Method[TunedState]):
         scoring = BatchPlan(mechanisms=(self.score,))
         schedule = (*sgd.schedule(), (scoring.mechanism, 1))
         unused = _unused_accountant(self.budget, schedule, randomness.deterministic)
-        source = rows.remember(
+        source = rows.cached(
             "source", lambda: ArrayRows(rows.X, rows.y, on_lattice=rows.rounded)
         )
         data = PrivateDataset(

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from armijo.accounting.budget import FloatArray
-from armijo.data.centered_rows import CenteredRows
-from armijo.data.lattice import canonical, row_norms
+from armijo.data.lattice import CenteredRows, canonical, row_norms
 from armijo.data.query import (
     Columns,
     Contributions,

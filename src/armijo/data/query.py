@@ -36,8 +36,9 @@ class Rows:
     ``cache`` lets the queries of one batch share what they compute, such as the product
     of the features with the parameters.  ``seed`` fixes what a module draws itself,
     such as dropout masks, for all queries of the batch.  ``norms`` returns the norms of
-    the rows as they were when the run read them first; None computes them.  ``kept`` is
-    for what holds in all batches of a run, and None unless each has all rows.
+    the rows as they were when the run read them first; None computes them.
+    ``run_cache`` is for what holds in all batches of a run, and None unless each has
+    all rows.
     ``blank`` says which rows only keep their place, as a tensor of a module's rows;
     None is nobody.
 
@@ -51,7 +52,7 @@ class Rows:
     cache: dict[object, Any] = field(default_factory=dict)
     seed: int = 0
     norms: Callable[[], FloatArray] | None = None
-    kept: dict[object, Any] | None = None
+    run_cache: dict[object, Any] | None = None
     blank: torch.Tensor | None = None
     rounded: bool = False
 
@@ -72,16 +73,16 @@ class Rows:
         """Return the norms of the rows of a table, NaN for blanks."""
         if self.norms is not None:
             return self.norms()
-        return self.remember("lengths", lambda: lattice.lattice_norms(self.X))
+        return self.cached("lengths", lambda: lattice.lattice_norms(self.X))
 
     def without(self, left_out: lattice.Mask) -> "Rows":
         """Return the rows of a table with some more of them blank."""
         X = lattice.rounded(self.X, left_out)
-        return replace(self, X=X, cache={}, norms=None, kept=None)
+        return replace(self, X=X, cache={}, norms=None, run_cache=None)
 
     def blanks(self) -> lattice.Mask:
         """Return which rows of a table every query leaves out."""
-        return self.keep("blanks", lambda: lattice.blanks(self.X))
+        return self.cached_for_run("blanks", lambda: lattice.blanks(self.X))
 
     @property
     def size(self) -> int:
@@ -89,14 +90,14 @@ class Rows:
         first = self.X[0] if isinstance(self.X, tuple) else self.X
         return int(first.shape[0])
 
-    def remember(self, name: str, compute: Callable[[], Value], *keys: object) -> Value:
+    def cached(self, name: str, compute: Callable[[], Value], *keys: object) -> Value:
         """Return what this batch computed for the same objects, or compute it."""
-        return _held(self.cache, name, compute, keys)
+        return _cached(self.cache, name, compute, keys)
 
-    def keep(self, name: object, compute: Callable[[], Value]) -> Value:
+    def cached_for_run(self, name: object, compute: Callable[[], Value]) -> Value:
         """Return what any batch of all rows computed under the same name."""
-        place = self.cache if self.kept is None else self.kept
-        return _held(place, name, compute, ())
+        place = self.cache if self.run_cache is None else self.run_cache
+        return _cached(place, name, compute, ())
 
     def parts(self, most: int) -> tuple["Rows", ...]:
         """Return parts of at most ``most`` rows, each with a cache and a seed.
@@ -111,18 +112,20 @@ class Rows:
             X, y, blank = (
                 _cut(one, first, most) for one in (self.X, self.y, self.blank)
             )
-            part = replace(self, X=X, y=y, blank=blank, cache={}, norms=None, kept=None)
+            part = replace(
+                self, X=X, y=y, blank=blank, cache={}, norms=None, run_cache=None
+            )
             return replace(part, seed=self.seed + number)
 
         numbers = range(math.ceil(self.size / most))
-        return self.remember("parts", lambda: tuple(map(part, numbers)))
+        return self.cached("parts", lambda: tuple(map(part, numbers)))
 
     def __repr__(self) -> str:
         """Show nothing of the rows."""
         return "Rows(private)"
 
 
-def _held(
+def _cached(
     place: dict[object, Any],
     name: object,
     compute: Callable[[], Value],

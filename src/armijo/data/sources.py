@@ -87,7 +87,7 @@ class ArrayRows:
             )
         self._X, self._y = X, None if y is None else np.asarray(y)
         self._norms: FloatArray | None = None
-        self.kept: dict[object, Any] = {}
+        self.run_cache: dict[object, Any] = {}
 
     def __len__(self) -> int:
         """Return the number of rows."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from armijo import _validate
 from armijo._validate import Count, Share
 from armijo.accounting.above_threshold import AboveThreshold
-from armijo.data.private import PrivateBatch
+from armijo.data.gate import PrivateBatch
 from armijo.data.query import SMALLEST_BOUND, BoundedQuery
 from armijo.methods.base import Direction
 from armijo.objectives.base import Objective, QueryForm

@@ -36,9 +36,9 @@ from torch import Tensor
 from armijo._validate import Count, NonNegative, Positive
 from armijo.accounting.budget import Budget, FloatArray
 from armijo.accounting.mechanisms import Gaussian
-from armijo.data.centered_rows import CenteredRows
 from armijo.data.fixed_point import STEPS
-from armijo.data.private import BatchPlan, PrivateBatch, refuse_unsampleable
+from armijo.data.gate import BatchPlan, PrivateBatch, refuse_unsampleable
+from armijo.data.lattice import CenteredRows
 from armijo.data.query import BoundedQuery, LatticeSum, OuterProduct, Rows, row_norms
 from armijo.methods.base import (
     Method,
@@ -193,7 +193,9 @@ def second_moments(
     def contributions(rows: Rows) -> LatticeSum:
         rows = objective.labelled(rows)
         view = CenteredRows(rows.X, center)
-        norms = rows.keep(("norms", center.tobytes()), partial(row_norms, view))
+        norms = rows.cached_for_run(
+            ("norms", center.tobytes()), partial(row_norms, view)
+        )
         total = np.zeros((d, d))
         height = max(1, _BLOCK // d)
         for start in range(0, rows.size, height):
@@ -335,7 +337,7 @@ class Standardization:
             return slope, self.objective.margin_loss.margin_at(slope)
 
         scales = (self.radius, self.constant, self.clip)
-        return rows.keep(("limits", *scales, self.center.tobytes()), compute)
+        return rows.cached_for_run(("limits", *scales, self.center.tobytes()), compute)
 
     def max_slopes(self, rows: Rows) -> FloatArray:
         """Return the largest slope that each row may have, ``clip / ||z||``.

@@ -20,7 +20,7 @@ from armijo import _validate
 from armijo._validate import Count, Positive, SamplingProb, Share
 from armijo.accounting.budget import Budget
 from armijo.accounting.mechanisms import Gaussian
-from armijo.data.private import PrivateBatch
+from armijo.data.gate import PrivateBatch
 from armijo.methods.base import (
     Direction,
     Problem,

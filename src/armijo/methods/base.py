@@ -21,7 +21,7 @@ from armijo._validate import Count, SamplingProb
 from armijo.accounting.budget import Budget, FloatArray, Neighboring
 from armijo.accounting.calibration import noise_for_plan
 from armijo.accounting.mechanisms import Gaussian, Mechanism
-from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
+from armijo.data.gate import BatchPlan, PrivateBatch, PrivateDataset
 from armijo.errors import BudgetExceeded
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import LinearObjective, as_linear

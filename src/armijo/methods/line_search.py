@@ -43,7 +43,7 @@ from armijo._validate import Count, NonNegative, Positive, SamplingProb, Share
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import line_search_budget, noise_for_plan
 from armijo.accounting.mechanisms import Composed, Gaussian, Subsampled
-from armijo.data.private import BatchPlan, PrivateBatch
+from armijo.data.gate import BatchPlan, PrivateBatch
 from armijo.methods.armijo_search import ArmijoSearch, StepChoice
 from armijo.methods.base import (
     Direction,

@@ -21,7 +21,7 @@ from armijo._validate import Count, NonNegative, Positive, Share
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import affordable_steps, noise_multiplier_for
 from armijo.accounting.mechanisms import Gaussian
-from armijo.data.private import PrivateBatch
+from armijo.data.gate import PrivateBatch
 from armijo.methods.base import (
     Problem,
     SampledBatches,

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from armijo.data.process_group import ProcessGroup
+from armijo.data.distributed import ProcessGroup
 from armijo.data.sources import ExampleSource, TensorRows
 from armijo.objectives.ghost.checks import as_tuple
 
@@ -56,7 +56,7 @@ def refuse_shards(group: ProcessGroup, source: ExampleSource, dataset: Any) -> N
     """Refuse no rows at all, and a shard that is also another process's."""
     if group.size == 1:
         return
-    key = group.bytes_from_lead(lambda: os.urandom(32))
+    key = group.broadcast_bytes(lambda: os.urandom(32))
     own = group.all_or_none(lambda: shard_digest(source, dataset, key))
     held = [digest for digest in _gathered(group, own) if any(digest)]
     if not held:

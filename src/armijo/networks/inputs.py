@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from armijo import _validate
 from armijo.accounting.budget import Computed, Neighboring
-from armijo.data.private import leaky_answer
+from armijo.data.gate import leaky_answer
 from armijo.data.sources import DatasetRows, ExampleSource, TensorRows
 from armijo.objectives.ghost import int8
 from armijo.objectives.ghost.checks import Loss, as_tuple

@@ -12,7 +12,7 @@ from torch import nn
 
 from armijo import _validate
 from armijo.accounting.budget import Budget, as_budget
-from armijo.data.process_group import ProcessGroup, SingleProcess, TorchProcessGroup
+from armijo.data.distributed import SINGLE, ProcessGroup, TorchProcessGroup
 from armijo.methods.base import Method, StepRecord
 from armijo.networks.distributed import broadcast_init, refuse_shards
 from armijo.networks.inputs import (
@@ -108,7 +108,7 @@ class Trainer(Run):
         budget = as_budget(budget, epsilon=epsilon, delta=delta)
         if n_rows is not None:
             n_rows = _validate.row_count(n_rows)
-        group: ProcessGroup = TorchProcessGroup() if distributed else SingleProcess()
+        group: ProcessGroup = TorchProcessGroup() if distributed else SINGLE
         if device is not None:
             group.all_or_none(lambda: refuse_missing_device(device))
             model.to(device)

@@ -283,7 +283,7 @@ class LinearObjective(Objective):
         """
 
         def contributions(rows: Rows) -> FloatArray:
-            scores = rows.remember(
+            scores = rows.cached(
                 "points",
                 lambda: _centered(self._values(points, penalties, rows), spread),
                 points,
@@ -322,7 +322,9 @@ class LinearObjective(Objective):
 
     def _columns(self, rows: Rows) -> list[tuple[Tensor, Tensor]]:
         """Return each feature: in which rows it is not zero, and its values times y."""
-        return rows.keep(("columns", self.fit_intercept), lambda: self._by_column(rows))
+        return rows.cached_for_run(
+            ("columns", self.fit_intercept), lambda: self._by_column(rows)
+        )
 
     def _by_column(self, rows: Rows) -> list[tuple[Tensor, Tensor]]:
         X = rows.X if sparse.issparse(rows.X) else np.asarray(rows.X)
@@ -352,11 +354,11 @@ class LinearObjective(Objective):
             here = self._signed(self.scores_at(rows, w), y)
             return here, self._losses_of(here, y)
 
-        return rows.remember("here", compute, w)
+        return rows.cached("here", compute, w)
 
     def _change(self, rows: Rows, step: Tensor) -> Tensor:
         """Return by how much margins or scores fall for each unit along ``-step``."""
-        return rows.remember(
+        return rows.cached(
             "change",
             lambda: self._signed(self.scores_of(rows, step), self.labels(rows)),
             step,
@@ -364,7 +366,7 @@ class LinearObjective(Objective):
 
     def _drops(self, rows: Rows, w: Tensor, step: Tensor) -> Drops | None:
         """Return the drops of all rows by the loss's own formula, if it has one."""
-        return rows.remember(
+        return rows.cached(
             "drops",
             lambda: self.margin_loss.drops(
                 self._signed(self.scores_at(rows, w), self.labels(rows)),
@@ -377,7 +379,7 @@ class LinearObjective(Objective):
     def labels(self, rows: Rows) -> Tensor:
         """Return the labels of a batch as floats, NaN where one is no class."""
         classes = range(self.n_classes) if self.outputs > 1 else (-1, 1)
-        return rows.remember("labels", lambda: known_labels(rows.y, classes))
+        return rows.cached("labels", lambda: known_labels(rows.y, classes))
 
     def labelled(self, rows: Rows) -> Rows:
         """Return rows for queries about features, those of no class as blanks."""
@@ -386,11 +388,11 @@ class LinearObjective(Objective):
         unknown = np.isnan(self.labels(rows).numpy())
         if not unknown.any():
             return rows
-        return rows.remember("labelled", lambda: rows.without(unknown))
+        return rows.cached("labelled", lambda: rows.without(unknown))
 
     def scores_at(self, rows: Rows, w: Tensor) -> Tensor:
         """Return the scores of the batch at ``w``, computed once."""
-        return rows.remember("scores", lambda: self.scores_of(rows, w), w)
+        return rows.cached("scores", lambda: self.scores_of(rows, w), w)
 
 
 def as_linear(objective: Objective | None) -> LinearObjective:

@@ -241,7 +241,7 @@ class ModuleObjective(Objective):
                     blank |= ~torch.isfinite(ends).all(1)
             return _Part(blanked(batch, blank), blank)
 
-        return part.remember("prepared", compute)
+        return part.cached("prepared", compute)
 
     def _keep(self, part: Rows, w: Tensor, found: ExampleLosses, blank: Tensor) -> None:
         """Note who is blank, once for all queries of a batch, and the losses at w."""
@@ -356,7 +356,7 @@ class ModuleObjective(Objective):
         """
         first = self._found(part, w).first
         batch, blank = self._prepared(part)
-        along = part.remember(
+        along = part.cached(
             "along",
             lambda: losses_along(
                 self.module, self.loss, batch, w, step, first, seed=part.seed

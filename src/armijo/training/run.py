@@ -36,8 +36,8 @@ from armijo.accounting.calibration import epsilon_of, order_for
 from armijo.accounting.ledger import Charge, MemoryLedger
 from armijo.accounting.mechanisms import Mechanism, Subsampled
 from armijo.accounting.paper import PaperAccountant
-from armijo.data.private import PrivateDataset
-from armijo.data.process_group import ProcessGroup, SingleProcess
+from armijo.data.distributed import SINGLE, ProcessGroup
+from armijo.data.gate import PrivateDataset
 from armijo.data.sources import RowSource
 from armijo.errors import BudgetExceeded, Diverged, LedgerError
 from armijo.methods.base import (
@@ -193,7 +193,7 @@ class Run:
         code: object = None,
     ) -> None:
         self.objective, self._max_batches = objective, max_batches
-        self._files, self._group = files or RunFiles(), group or SingleProcess()
+        self._files, self._group = files or RunFiles(), group or SINGLE
         self._process, self._saved = os.getpid(), time.monotonic()
         self._abandoned = False
         self._named = {**self._files.named, "seed": seed}
@@ -371,7 +371,7 @@ class Run:
             return data
 
         data = group.all_or_none(read)
-        sent = group.bytes_from_lead(lambda: data)
+        sent = group.broadcast_bytes(lambda: data)
         return from_bytes(sent, path=path, run=self._named, like=start)
 
     def _refuse_missing_ledger(self) -> None:
@@ -398,7 +398,7 @@ class Run:
         """Let the other processes go on from the same charges, without a file."""
         if self._group.size == 1:
             return
-        sent = self._group.bytes_from_lead(lambda: _charges_of(self.accountant))
+        sent = self._group.broadcast_bytes(lambda: _charges_of(self.accountant))
         if not self._group.is_main:
             self.accountant.attach(_ledger_of(sent))
 

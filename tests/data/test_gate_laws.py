@@ -18,7 +18,7 @@ from armijo.accounting.above_threshold import AboveThreshold
 from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.mechanisms import ExponentialMechanism, Gaussian, Subsampled
 from armijo.data import certified
-from armijo.data.private import BatchPlan
+from armijo.data.gate import BatchPlan
 from armijo.data.query import BoundedQuery, CertifiedSum, Rows
 from armijo.errors import BudgetExceeded
 from tests.accounting.exact_divergence import Noises, log_law

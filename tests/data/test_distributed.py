@@ -9,13 +9,14 @@ import torch
 
 from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.mechanisms import Mechanism
-from armijo.data.private import BatchPlan, PrivateDataset
-from armijo.data.process_group import (
-    SingleProcess,
+from armijo.data.distributed import (
+    SINGLE,
+    ProcessGroup,
     TorchProcessGroup,
     number_total,
     vector_total,
 )
+from armijo.data.gate import BatchPlan, PrivateDataset
 from armijo.errors import ArmijoError
 from tests.data.gate_doubles import (
     BUDGET,
@@ -32,7 +33,7 @@ from tests.data.gate_doubles import (
 
 
 def test_alone_leads_and_totals_are_its_own():
-    group, vector = SingleProcess(), torch.tensor([1.0, -2.0])
+    group, vector = SINGLE, torch.tensor([1.0, -2.0])
     assert group.is_main and group.rank == 0
     assert group.total(vector) is vector
     assert number_total(group, 3) == 3
@@ -41,7 +42,7 @@ def test_alone_leads_and_totals_are_its_own():
 
 
 def test_alone_makes_and_decides_once():
-    group, calls = SingleProcess(), []
+    group, calls = SINGLE, []
 
     def make():
         calls.append("make")
@@ -57,10 +58,10 @@ def test_what_fails_alone_is_raised_as_it_is():
     def fails():
         raise KeyError("own error")
 
-    for ask in (SingleProcess().broadcast_bool, SingleProcess().all_or_none):
+    for ask in (SINGLE.broadcast_bool, SINGLE.all_or_none):
         with pytest.raises(KeyError, match="own error"):
             ask(fails)
-    assert SingleProcess().all_or_none(lambda: 7) == 7
+    assert SINGLE.all_or_none(lambda: 7) == 7
 
 
 def test_several_processes_must_be_initialized():
@@ -68,11 +69,10 @@ def test_several_processes_must_be_initialized():
         TorchProcessGroup()
 
 
-class Several:
+class Several(ProcessGroup):
     """Not alone to the gate, though nobody else is there."""
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(SingleProcess(), name)
+    size = 2
 
 
 def shared(events: list[str]) -> PrivateDataset:

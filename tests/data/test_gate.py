@@ -24,11 +24,11 @@ from armijo.accounting.mechanisms import (
     PureDP,
     Subsampled,
 )
-from armijo.data import batch as batches
 from armijo.data import fixed_point
-from armijo.data.centered_rows import CenteredRows
+from armijo.data import gate as batches
 from armijo.data.fixed_point import STEPS
-from armijo.data.private import BatchPlan, PrivateBatch, PrivateDataset
+from armijo.data.gate import BatchPlan, PrivateBatch, PrivateDataset
+from armijo.data.lattice import CenteredRows
 from armijo.data.query import BoundedQuery, OuterProduct, Rows, row_norms
 from armijo.errors import BudgetExceeded, UnchargedAccess
 from armijo.randomness import Randomness
@@ -389,8 +389,8 @@ def test_only_batches_of_all_rows_share_what_they_keep(sampling_prob, shared):
             BatchPlan(mechanisms=(PERTURBATION,), sampling_prob=sampling_prob)
         )
         rows = batch.release(lambda rows, _: rows, PERTURBATION)
-        kept = rows.keep("numbers", lambda rows=rows: [float(rows.X.sum())])
-        assert rows.keep("numbers", list) is kept
+        kept = rows.cached_for_run("numbers", lambda rows=rows: [float(rows.X.sum())])
+        assert rows.cached_for_run("numbers", list) is kept
         assert kept == [float(rows.X.sum())]
         sums.append(kept)
     assert (sums[0] is sums[1]) == shared

@@ -8,7 +8,7 @@ lead, and everybody goes on with the lead's answer.
 
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,81 +20,47 @@ from armijo.errors import ArmijoError
 Result = TypeVar("Result")
 
 
-class ProcessGroup(Protocol):
-    """What the gate asks of the processes of a run."""
+class ProcessGroup:
+    """The processes of a run, as the gate asks for them: here a single one."""
 
-    @property
-    def rank(self) -> int:
-        """The number of this process."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """How many processes there are."""
-        ...
+    rank = 0
+    """The number of this process."""
+    size = 1
+    """How many processes there are."""
 
     @property
     def is_main(self) -> bool:
         """Whether this process draws noise and writes the ledger."""
-        ...
+        return self.rank == 0
 
     def total(self, vector: Tensor) -> Tensor:
         """Return the sum of everybody's vector."""
-        ...
-
-    def broadcast(self, make: Callable[[], Tensor], like: Tensor) -> Tensor:
-        """Return what the lead makes; the others pass something of its shape."""
-        ...
-
-    def bytes_from_lead(self, make: Callable[[], bytes]) -> bytes:
-        """Return the bytes that the lead makes, of any number."""
-        ...
-
-    def broadcast_bool(self, decide: Callable[[], bool]) -> bool:
-        """Return the lead's decision."""
-        ...
-
-    def assert_same(self, what: str, value: str) -> None:
-        """Refuse, in all processes, a public value that differs between them."""
-        ...
-
-    def all_or_none(self, do: Callable[[], Result]) -> Result:
-        """Do what concerns this process alone; if one fails, all of them do."""
-        ...
-
-
-class SingleProcess:
-    """A run in one process."""
-
-    rank = 0
-    size = 1
-    is_main = True
-
-    def total(self, vector: Tensor) -> Tensor:
-        """Return the vector."""
         return vector
 
     def broadcast(self, make: Callable[[], Tensor], like: Tensor) -> Tensor:
-        """Make it."""
+        """Return what the main process makes; others pass something of its shape."""
         return make()
 
-    def bytes_from_lead(self, make: Callable[[], bytes]) -> bytes:
-        """Make them."""
+    def broadcast_bytes(self, make: Callable[[], bytes]) -> bytes:
+        """Return the bytes that the main process makes, of any number."""
         return make()
 
     def broadcast_bool(self, decide: Callable[[], bool]) -> bool:
-        """Decide."""
+        """Return the decision of the main process."""
         return decide()
 
     def assert_same(self, what: str, value: str) -> None:
-        """Agree with oneself."""
+        """Refuse, in all processes, a public value that differs between them."""
 
     def all_or_none(self, do: Callable[[], Result]) -> Result:
-        """Do it."""
+        """Do what concerns this process alone; if one fails, all of them do."""
         return do()
 
 
-class TorchProcessGroup:
+SINGLE = ProcessGroup()
+
+
+class TorchProcessGroup(ProcessGroup):
     """The processes of ``torch.distributed``, which must be initialized."""
 
     def __init__(self) -> None:
@@ -110,22 +76,17 @@ class TorchProcessGroup:
         # This backend moves nothing but what lies on a GPU.
         self._only_cuda = dist.get_backend() == "nccl"
 
-    @property
-    def is_main(self) -> bool:
-        """Rank zero is_main."""
-        return bool(self.rank == 0)
-
     def total(self, vector: Tensor) -> Tensor:
         """Add up everybody's vector."""
         summed = vector.clone(memory_format=torch.contiguous_format)
         return self._together(self._dist.all_reduce, summed)
 
     def broadcast(self, make: Callable[[], Tensor], like: Tensor) -> Tensor:
-        """Send the lead's vector to everybody."""
+        """Send the main process's vector to everybody."""
         vector = make() if self.is_main else torch.empty_like(like)
         return self._together(self._dist.broadcast, vector.contiguous(), src=0)
 
-    def bytes_from_lead(self, make: Callable[[], bytes]) -> bytes:
+    def broadcast_bytes(self, make: Callable[[], bytes]) -> bytes:
         """Send their number, then the bytes."""
         held = np.frombuffer(make() if self.is_main else b"", dtype=np.uint8)
         found = torch.tensor([held.size])
@@ -197,13 +158,13 @@ class TorchProcessGroup:
 
 def number_total(group: ProcessGroup, number: int) -> int:
     """Return the sum of everybody's integer."""
-    if isinstance(group, SingleProcess):
+    if group.size == 1:
         return number
     return int(group.total(torch.tensor([number], dtype=torch.int64))[0])
 
 
 def vector_total(group: ProcessGroup, vector: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the sum of everybody's integers."""
-    if isinstance(group, SingleProcess):
+    if group.size == 1:
         return vector
     return group.total(torch.from_numpy(vector)).numpy()
