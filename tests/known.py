@@ -2,6 +2,7 @@
 """What is solved or probed is so once for equal settings: it takes most of a test."""
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from torch import nn
@@ -16,6 +17,7 @@ def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
     """Keep the results of a function whose arguments are compared by their text."""
     held: dict[str, Any] = {}
 
+    @wraps(function)
     def call(*given: Any, **named: Any) -> Any:
         key = repr((given, sorted(named.items())))
         if key not in held:
@@ -29,6 +31,7 @@ def solved_once(solve: Callable[..., float]) -> Callable[..., float]:
     """Keep the noise of plans that are equal at two scales, which nothing else is."""
     held: dict[Any, float] = {}
 
+    @wraps(solve)
     def call(budget: Any, plan_at: Callable[[float], Any]) -> float:
         try:
             key = budget, tuple(plan_at(1.0)), tuple(plan_at(2.5))

@@ -22,11 +22,6 @@ from tests.accounting.ledger_samples import COSTS, HEADER, charge, extend, sampl
 COST = st.floats(0.0, 1e300, allow_subnormal=True)
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run.ledger"
-
-
 def test_what_was_written_is_read_back_exactly(path: Path) -> None:
     cost = (0.1 + 0.2, 5e-324, 1.7976931348623157e308, 1 / 3, 0.0)
     mechanism = MappingProxyType({"name": "Größe \n\"'", "inner": {"x": [1, None]}})

@@ -2,7 +2,6 @@
 """The ledger after a crash or with damaged bytes: no whole line is ever lost."""
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -21,17 +20,6 @@ from tests.accounting.ledger_samples import (
     reopen,
     sample,
 )
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run.ledger"
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave syncing out where thousands of files are opened."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
 def refuse(path: Path, match: str) -> None:

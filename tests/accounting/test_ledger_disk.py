@@ -23,17 +23,6 @@ from tests.accounting.ledger_samples import (
 )
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run.ledger"
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave syncing out where hundreds of files are opened."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
-
-
 @pytest.mark.parametrize("room", [0, 1, 30, 150])
 def test_a_full_disk_spends_nothing_and_poisons(
     path: Path, monkeypatch: pytest.MonkeyPatch, room: int

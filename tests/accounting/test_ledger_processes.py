@@ -17,11 +17,6 @@ from armijo.errors import LedgerError
 from tests.accounting.ledger_samples import HEADER, charge, extend
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run.ledger"
-
-
 def run_python(script: str, *arguments: object) -> subprocess.Popen[str]:
     """Start a Python process that has the ledger imported and HEADER set."""
     imports = "from armijo.accounting.ledger import Charge, Ledger\n"

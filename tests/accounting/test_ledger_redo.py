@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A ledger that is rewound: charges are expected again and written at most once."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -13,17 +12,6 @@ from armijo.errors import LedgerError
 from tests.accounting.ledger_samples import COSTS, HEADER, charge
 
 KEY = "0123456789abcdef"
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run.ledger"
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave syncing out where hundreds of files are opened."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
 def keyed(path: Path, begin: int = 0, end: int = len(COSTS), key: str = KEY) -> None:
