@@ -50,12 +50,12 @@ class CountingObjective:
         self.drop_at = drop_at
         self.evaluated = []
 
-    def loss_drop_sum(self, w, step, step_size, *, form, clip, offset):
+    def loss_drop_sum(self, w, step, step_size, *, form, clip):
         def contributions(rows):
             self.evaluated.append(step_size)
             return np.full(rows.size, self.drop_at(step_size))
 
-        return BoundedQuery(contributions=contributions, bound=clip, offset=offset)
+        return BoundedQuery(contributions=contributions, bound=clip)
 
     def penalty_drop(self, w, step):
         return lambda eta: 0.0
@@ -162,13 +162,15 @@ class TestBounds:
                 return super().loss_drop_sum(w, step, step_size, **asked)
 
         search = ArmijoSearch(form="difference", shrink=0.5, max_tries=2)
-        choose(search, RecordingBatch(), Spy(), w=vector(1, 2))
+        batch = RecordingBatch()
+        choose(search, batch, Spy(), w=vector(1, 2))
+        assert [query.offset for query in batch.asked] == [-1250.0, -625.0]
         assert seen == [
             (
                 [1.0, 2.0],
                 [3.0, 4.0],
                 eta,
-                {"form": "difference", "clip": 15.0 * eta, "offset": -625.0 * eta},
+                {"form": "difference", "clip": 15.0 * eta},
             )
             for eta in (2.0, 1.0)
         ]

@@ -114,8 +114,8 @@ def test_the_normalized_gradient_sum():
 def test_the_drop_of_losses(form):
     one = objective()
     w, step = one.start(), direction(one)
-    query = one.loss_drop_sum(w, step, 0.7, form=form, clip=0.9, offset=-2.0)
-    assert (query.bound, query.offset) == (0.9, -2.0)
+    query = one.loss_drop_sum(w, step, 0.7, form=form, clip=0.9)
+    assert (query.bound, query.offset) == (0.9, 0.0)
     before, after = losses(w), losses(w - 0.7 * step)
     assert float(before.max()) > 0.9
     if form == "loss":

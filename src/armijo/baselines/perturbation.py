@@ -57,7 +57,7 @@ derivative, which the proofs treat as a null set (Chaudhuri et al. 2011).
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar, Literal, Self
 
 import numpy as np
@@ -284,22 +284,15 @@ class OutpertGD(BoundedRelease):
 
     def _sensitivity(self, problem: Problem, step_size: float) -> float:
         """Return how far one row may move the end."""
-        smoothness = loss_smoothness(problem.linear)
+        bound = partial(gd_sensitivity, relation=self.relation)
         if self.variant == "replica":
-            return zhang_sensitivity(
-                step_size=step_size,
-                steps=self.steps,
-                n_rows=problem.n_rows,
-                l2=problem.linear.l2,
-                smoothness=smoothness,
-            )
-        return gd_sensitivity(
+            bound = partial(zhang_sensitivity)
+        return bound(
             step_size=step_size,
             steps=self.steps,
             n_rows=problem.n_rows,
             l2=problem.linear.l2,
-            smoothness=smoothness,
-            relation=self.relation,
+            smoothness=loss_smoothness(problem.linear),
         )
 
     def _noise_multiplier(self, budget: Budget) -> float:

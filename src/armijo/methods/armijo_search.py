@@ -11,7 +11,7 @@ Only the first sum sees data; the rest is a public constant given the released `
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor
@@ -105,14 +105,10 @@ class ArmijoSearch:
                 clip = loss_clip
                 if self.form == "difference":
                     clip = max(step_size * max_grad_norm * norm, SMALLEST_BOUND)
-                yield objective.loss_drop_sum(
-                    w,
-                    direction.vector,
-                    step_size,
-                    form=self.form,
-                    clip=clip,
-                    offset=public(step_size),
+                query = objective.loss_drop_sum(
+                    w, direction.vector, step_size, form=self.form, clip=clip
                 )
+                yield replace(query, offset=public(step_size))
 
         index = batch.first_above(queries(), mechanism)
         if index is not None:

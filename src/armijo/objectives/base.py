@@ -37,19 +37,9 @@ class Objective(ABC):
 
     @abstractmethod
     def loss_drop_sum(
-        self,
-        w: Tensor,
-        step: Tensor,
-        step_size: float,
-        *,
-        form: QueryForm,
-        clip: float,
-        offset: float = 0.0,
+        self, w: Tensor, step: Tensor, step_size: float, *, form: QueryForm, clip: float
     ) -> BoundedQuery:
-        """Ask for the sum of ``f(w) - f(w - step_size step)``, ``clip`` at most each.
-
-        ``offset`` is a public constant added to the sum.
-        """
+        """Ask for the sum of ``f(w) - f(w - step_size step)``, each within ``clip``."""
 
     @abstractmethod
     def step_scores(

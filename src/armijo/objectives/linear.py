@@ -218,14 +218,7 @@ class LinearObjective(Objective):
         return BoundedQuery(contributions=contributions, bound=1.0)
 
     def loss_drop_sum(
-        self,
-        w: Tensor,
-        step: Tensor,
-        step_size: float,
-        *,
-        form: QueryForm,
-        clip: float,
-        offset: float = 0.0,
+        self, w: Tensor, step: Tensor, step_size: float, *, form: QueryForm, clip: float
     ) -> BoundedQuery:
         """Ask for the sum of loss drops along ``-step``.
 
@@ -246,7 +239,7 @@ class LinearObjective(Objective):
                 before, after = before.clamp(0, clip), after.clamp(0, clip)
             return (before - after).numpy()
 
-        return BoundedQuery(contributions=contributions, bound=clip, offset=offset)
+        return BoundedQuery(contributions=contributions, bound=clip)
 
     def step_scores(
         self, w: Tensor, step: Tensor, step_sizes: Sequence[float], *, clip: float

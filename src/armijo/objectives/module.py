@@ -252,14 +252,7 @@ class ModuleObjective(Objective):
         part.cache["losses"] = (w, found)
 
     def loss_drop_sum(
-        self,
-        w: Tensor,
-        step: Tensor,
-        step_size: float,
-        *,
-        form: QueryForm,
-        clip: float,
-        offset: float = 0.0,
+        self, w: Tensor, step: Tensor, step_size: float, *, form: QueryForm, clip: float
     ) -> BoundedQuery:
         """Ask for the sum of loss drops along ``-step``; see the linear objective."""
 
@@ -268,9 +261,7 @@ class ModuleObjective(Objective):
             after = self._losses_beside(part, w, step, step_size)
             return loss_drops(before, after, form, clip)
 
-        return BoundedQuery(
-            contributions=self._by_parts(contributions, w), bound=clip, offset=offset
-        )
+        return BoundedQuery(contributions=self._by_parts(contributions, w), bound=clip)
 
     def drops_along(
         self, w: Tensor, step: Tensor, sizes: Sequence[float], *, units: FloatArray
