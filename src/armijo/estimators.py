@@ -9,7 +9,7 @@ is public, can be wrong; a row without a declared label is a blank row.
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Self
 
@@ -196,6 +196,7 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
         checkpoint: str | os.PathLike[str] | None = None,
         fingerprint: Mapping[str, Any] | None = None,
         resume: bool = False,
+        ready: Callable[[], object] | None = None,
     ) -> Self:
         """Train like :meth:`fit`, with a checkpoint to go on from.
 
@@ -211,6 +212,9 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
             Public JSON values that ledger and checkpoint must share with the run.
         resume : bool
             Whether to go on from the checkpoint and the ledger.
+        ready : callable or None
+            Called once all checks have passed, before the first file is made; it may
+            make the folder of the checkpoint.
 
         Returns
         -------
@@ -224,6 +228,7 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
             checkpoint=checkpoint,
             resume=resume,
             named=fingerprint or {},
+            ready=ready,
         )
         warn_of_leaks(
             classes_read=self.classes is None,
@@ -245,12 +250,6 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
             run.complete(watched)
             self.leaky_diagnostics_ = exact.table()
         self._keep(run, method, objective)
-        return self
-
-    def check_fit(self, X: Any, y: Any) -> Self:
-        """Raise what :meth:`fit` would raise before its first batch; write nothing."""
-        X, y = self._checked(X, y)
-        self._run(X, self._encoded(y), *self._problem(), RunFiles())
         return self
 
     def _run(

@@ -38,6 +38,8 @@ from tests.cli.small import (
     within_limits,
 )
 
+COSTLY = {"expected_steps": None, "gradient_rho": 10.0, "search_epsilon": 0.1}
+
 
 def test_a_fit_leaves_model_report_and_ledger(finished):
     assert finished.finished
@@ -183,12 +185,15 @@ def test_settings_that_are_refused_move_nothing(small, tmp_path):
     with pytest.raises(ValueError, match="epsilon"):
         small.fit(out, overwrite=True, parameters={"epsilon": 0.0})
     assert content(out) == before
+    with pytest.raises(BudgetExceeded):
+        small.fit(out, overwrite=True, parameters={**COSTLY, "sampling_prob": 1.0})
+    assert content(out) == before and (out / "checkpoint.json.key").exists()
 
 
 def test_a_step_that_costs_more_than_the_budget_says_what_epsilon_would_do(
     small, tmp_path
 ):
-    huge = {"expected_steps": None, "gradient_rho": 10.0, "search_epsilon": 0.1}
+    huge = COSTLY
     with pytest.raises(BudgetExceeded, match=r"needs epsilon ([0-9.]+)") as caught:
         small.fit(tmp_path / "run", parameters={**huge, "sampling_prob": 1.0})
     message = str(caught.value)

@@ -10,6 +10,7 @@ key that it is redone with after a crash, ``checkpoint.json.key``.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +122,6 @@ def fit_table(
         ledger=folder / LEDGER,
         callback=watched,
     )
-    estimator.check_fit(X, y)
-    _prepare(folder, overwrite=overwrite and not resume)
     named = {"schema": public.digest(), "kind": kind, "parameters": dict(parameters)}
     estimator.fit_resumable(
         X,
@@ -130,6 +129,7 @@ def fit_table(
         checkpoint=folder / CHECKPOINT,
         fingerprint={**named, "multiline": True} if multiline else named,
         resume=resume,
+        ready=partial(_prepare, folder, overwrite=overwrite and not resume),
     )
     estimator.set_params(callback=None)
     if multiline:

@@ -90,6 +90,9 @@ class RunFiles:
         Whether to go on from the checkpoint and its ledger.
     named : mapping
         Public JSON values that ledger and checkpoint must share with the run.
+    ready : callable or None
+        Called once nothing is left to refuse, before the first file is made; it may
+        make the folder.
     """
 
     ledger: str | os.PathLike[str] | None = None
@@ -97,6 +100,7 @@ class RunFiles:
     every: int | None = None
     resume: bool = False
     named: Mapping[str, Any] = field(default_factory=dict)
+    ready: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
         """Refuse a checkpoint that could not be written once steps are paid."""
@@ -107,7 +111,7 @@ class RunFiles:
                 raise ValueError("Expected a checkpoint to resume from, got None.")
             return
         folder = Path(self.checkpoint).parent
-        if not folder.is_dir():
+        if self.ready is None and not folder.is_dir():
             raise ValueError(
                 f"Expected a checkpoint in a folder that exists, got {folder}; make "
                 "it first. Nothing was spent."
@@ -224,12 +228,13 @@ class Run:
             source,
             (self._named, budget, method, described, linear, code),
         )
+        self._position = start if past is None else past.state, 0
+        if self._files.ready is not None:
+            self._refuse_used_up()  # what is there stays as it is
+            self._files.ready()
         self._group.all_or_none(lambda: self._open_ledger(past))
         self._share_ledger()
-        self._position = (
-            start if past is None else past.state,
-            self.accountant.n_charges,
-        )
+        self._position = self.state, self.accountant.n_charges
         randomness = self._replay.randomness
         if seed is not None:
             randomness = Randomness(
@@ -243,7 +248,11 @@ class Run:
                 randomness=randomness,
                 group=self._group,
             )
-            self._refuse_used_up()
+            try:
+                self._refuse_used_up()
+            except BudgetExceeded:
+                self._replay.end()
+                raise
         except BaseException:
             self.accountant.ledger.close()
             raise
@@ -418,9 +427,8 @@ class Run:
         """Refuse to begin with a ledger that leaves nothing for a batch."""
         if self.records or self._max_batches == 0:
             return
-        if self._data.affords(self.method.plan(self.state)):
+        if self.accountant.affords(self.method.plan(self.state).mechanism):
             return
-        self._replay.end()
         budget = self.accountant.budget
         raise BudgetExceeded(
             f"Not one batch is affordable: {self.accountant.n_charges} charges of the "
