@@ -20,6 +20,8 @@ factors of large products             7 and 15 bits, on steps of ``bound * 2**-2
                                       (:mod:`armijo.objectives.ghost.int8`)
 squares of formed gradients           steps of ``bound * 2**-26``: a sum of squares
                                       that passes is at most ``2**52 (1 + 2 tau)``
+those of many numbers, in float32     steps of ``bound * 2**-21``: ``FLOAT_ROWS``
+                                      examples of them add up below ``2**24``
 float64 totals                        ``2**12`` examples of ``2**40 (1 + tau)``
 int64 totals, then noise              wrap around beyond ``2**63``: post-processing
 ====================================  ==================================================
@@ -39,6 +41,9 @@ FINEST_BITS = 40
 FORMED_BITS = 26
 """The lattice of gradients that are formed: their squares add up exactly."""
 
+LARGE_FORMED, FLOAT_BITS, FLOAT_ROWS = 1 << 15, 21, 7
+"""Numbers from which gradients are rounded in float32, their lattice, exact sums."""
+
 PRODUCT_BITS = 22
 """The lattice of large products of two factors: of 7 and of 15 bits."""
 
@@ -51,7 +56,8 @@ EXACT_NOISE = 1 << 46
 SLACK = 5e-4
 """An example's integer vector is at most ``1 + SLACK`` bounds long; noise covers it."""
 
-_PIECES = 16
+_SHORTEST = 16
+_LONGEST = 4096  # numbers whose squares float32 adds up with an error below 2**-11.9
 
 
 def release_bits(noise_multiplier: float) -> int:
@@ -88,7 +94,11 @@ class Share(NamedTuple):
     @property
     def grain(self) -> float:
         """The multiple of lattice steps on which gradients are formed."""
-        return 2.0 ** max(0, self.bits - FORMED_BITS)
+        return self.coarse(FORMED_BITS)
+
+    def coarse(self, bits: int) -> float:
+        """Return how many steps one of a lattice with fewer bits has, if it has."""
+        return 2.0 ** max(0, self.bits - bits)
 
     def part(self, fraction: Tensor) -> "Share":
         """Return a fraction of the norm, for one of several uses of a parameter."""
@@ -117,23 +127,55 @@ def shares(squares: Tensor, weights: Tensor, bound: float, bits: int) -> list[Sh
     return [Share(scale, row.where(within, 0.0), bits) for row in most]
 
 
-def add_formed(gradients: Tensor, share: Share, out: Tensor) -> None:
-    """Add formed gradients, (K, b, n) or (b, n), to integers (K, n) or (n,).
+class FormedSum:
+    """Adds formed gradients to integers (K, n): rounded, certified, exact by Lemma 1.
 
-    The examples are the axis before the last, so that gradients may come in K parts.
-    Rounded, certified, added: all of it in float64 and, by Lemma 1, exact.
+    Gradients of many numbers are rounded in float32, which adds up so many examples
+    exactly as ``FLOAT_ROWS`` says; all others in float64.  A public shape decides.
     """
-    grain = share.grain
-    numbers = gradients.to(torch.float64)
-    if numbers is gradients:
-        numbers = numbers * (share.scale / grain)[:, None]
-    else:
-        numbers *= (share.scale / grain)[:, None]
-    keep_certified(numbers.round_(), share.most / grain**2)
+
+    def __init__(self, out: Tensor, dtype: torch.dtype) -> None:
+        self.out = out
+        self.small = out.numel() < LARGE_FORMED or dtype != torch.float32
+        self._sum = None if self.small else torch.zeros_like(out, dtype=dtype)
+        self._rows, self._grain = 0, 1.0
+
+    def add(self, gradients: Tensor, share: Share, *, overwrite: bool = False) -> None:
+        """Add gradients (K, b, n) of b examples."""
+        self._grain = share.coarse(FORMED_BITS if self.small else FLOAT_BITS)
+        numbers = gradients.double() if self.small else gradients
+        scale = (share.scale / self._grain).to(numbers.dtype)[:, None]
+        kept = numbers is gradients and not overwrite
+        numbers = numbers * scale if kept else numbers.mul_(scale)
+        keep_certified(numbers.round_(), share.most / self._grain**2)
+        if self._sum is None:
+            _add_rows(self.out, numbers, self._grain)
+            return
+        start, end = 0, numbers.shape[1]
+        while start < end:
+            stop = min(end, start + FLOAT_ROWS - self._rows)
+            _add_rows(self._sum, numbers[:, start:stop])
+            self._rows += stop - start
+            if self._rows == FLOAT_ROWS:
+                self.close()
+            start = stop
+
+    def close(self) -> None:
+        """Add what is still held in float32."""
+        if self._sum is not None and self._rows:
+            self.out.add_(self._sum.double(), alpha=self._grain)
+            self._sum.zero_()
+            self._rows = 0
+
+
+def _add_rows(out: Tensor, numbers: Tensor, grain: float = 1.0) -> None:
+    """Add (K, b, n) to (K, n)."""
+    if numbers.shape[1] == 1:
+        out.add_(numbers[:, 0], alpha=grain)
+        return
     # A product with ones: torch takes sums over any but the last axis half as fast.
-    parts = numbers.view(-1, *numbers.shape[-2:])
-    ones = numbers.new_ones(1, 1, 1).expand(len(parts), 1, numbers.shape[-2])
-    out.view(len(parts), 1, -1).baddbmm_(ones, parts, alpha=grain)
+    ones = numbers.new_ones(1, 1, 1).expand(len(numbers), 1, numbers.shape[1])
+    out.unsqueeze(1).baddbmm_(ones, numbers, alpha=grain)
 
 
 def keep_certified(integers: Tensor, most: Tensor) -> None:
@@ -142,16 +184,29 @@ def keep_certified(integers: Tensor, most: Tensor) -> None:
     Rounded toward zero they can only become shorter; what still does not pass, or is
     no number, becomes zero.  An example that passes is not touched.
     """
-    over = ~(exact_squares(integers) <= most)
+    over = ~(_bounds(integers) <= most)
     if not over.any():
         return
     long = integers[..., over, :].nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-    factor = (
-        (most[over] / exact_squares(long)).sqrt_().mul_(1 - 2.0**-20).clamp_(max=1.0)
-    )
-    long.mul_(factor.to(long.dtype)[:, None]).trunc_()
-    bad = ~(exact_squares(long) <= most[over])
+    squares, most = exact_squares(long), most[over]
+    factor = (most / squares).sqrt_().mul_(1 - 2.0**-20).clamp_(max=1.0)
+    factor = factor.where(squares > most, 1.0).to(long.dtype)
+    long.mul_(factor[:, None]).trunc_()
+    bad = ~(exact_squares(long) <= most)
     integers[..., over, :] = long.masked_fill_(bad[:, None], 0.0)
+
+
+def _bounds(integers: Tensor) -> Tensor:
+    """Return at least the squared norm of each example's integers, in float64.
+
+    A sum of n squares in float32 errs by less than ``(n + 2) 2**-24``, in any order:
+    no term is negative.  Twice that, also for the root, is added.
+    """
+    length = _length(integers.shape[-1])
+    if integers.dtype != torch.float32 or length > _LONGEST:
+        return exact_squares(integers)
+    squares = squared_norms(integers).mul_(1 + (length + 4) * 2.0**-23)
+    return squares if squares.dim() == 1 else squares.sum(0)
 
 
 def exact_squares(integers: Tensor, largest: float = math.inf) -> Tensor:
@@ -161,14 +216,23 @@ def exact_squares(integers: Tensor, largest: float = math.inf) -> Tensor:
     integers that are known to be small float32 adds up squares exactly, up to 2**24.
     """
     small = largest**2 * integers.shape[-1] <= 2**24
-    squares = squared_norms(integers if small else integers.double()).double()
+    pieces = _pieces(integers if small else integers.double())
+    squares = torch.linalg.vecdot(pieces, pieces).double().sum(-1)
     return squares if squares.dim() == 1 else squares.sum(0)
 
 
 def squared_norms(vectors: Tensor) -> Tensor:
-    """Return squared norms along the last axis, in the precision of the numbers."""
-    if vectors.shape[-1] >= _PIECES and vectors.shape[-1] % _PIECES == 0:
-        # torch shares out rows among its threads, and an example may be one long row.
-        pieces = vectors.reshape(*vectors.shape[:-1], _PIECES, -1)
-        return torch.linalg.vecdot(pieces, pieces).sum(-1)
-    return torch.linalg.vecdot(vectors, vectors)
+    """Return squared norms along the last axis, estimates in float64."""
+    return torch.linalg.vector_norm(_pieces(vectors), dim=-1).double().square_().sum(-1)
+
+
+def _pieces(vectors: Tensor) -> Tensor:
+    """Return vectors (..., n) in pieces of one length, (..., n / k, k)."""
+    length = max(_length(vectors.shape[-1]), 1)
+    return vectors.reshape(*vectors.shape[:-1], vectors.shape[-1] // length, length)
+
+
+def _length(size: int) -> int:
+    """Return the length of pieces of so many numbers: all of them if few or odd."""
+    power = min(size & -size, _LONGEST)
+    return size if size <= _LONGEST or power < _SHORTEST else power

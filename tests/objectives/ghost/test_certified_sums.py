@@ -182,6 +182,17 @@ def test_int8_factors_move_the_sum_by_their_own_integers(
         monkeypatch.setattr(grads, "LARGE_PRODUCT", 0)
 
 
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("name", ["linear on a sequence", "conv2d", "prelu", "tied"])
+def test_large_formed_gradients_in_float32(name, keeps, bits, monkeypatch):
+    monkeypatch.setattr(certified, "LARGE_FORMED", 0)
+    monkeypatch.setattr(strategy, "_KEPT_NUMBERS", 1 << 25 if keeps else 0)
+    objective, x, y = made(name, 40)
+    for place in (0, 20, 39):
+        assert_row_is_all(objective, x, y, place, bits=bits)
+
+
 # ------------------------------------------------------------------ rows of attackers
 
 
@@ -307,13 +318,22 @@ def caught(name="conv2d", examples=40):
     return False
 
 
-def test_the_tests_see_a_sum_in_float32(monkeypatch):
-    def add_in_float32(gradients, share, out):
+@pytest.mark.parametrize("large", [0, 1 << 30])
+def test_the_tests_see_a_sum_in_float32(large, monkeypatch):
+    def add_in_float32(self, gradients, share, *, overwrite=False):
         scaled = (gradients * share.scale.to(gradients)[:, None]).float()
-        out.add_(scaled.sum(-2).double().round())
+        self.out.add_(scaled.sum(-2).double().round())
 
+    monkeypatch.setattr(certified, "LARGE_FORMED", large)
     assert not caught()
-    monkeypatch.setattr(conv, "add_formed", add_in_float32)
+    monkeypatch.setattr(certified.FormedSum, "add", add_in_float32)
+    assert caught()
+
+
+def test_the_tests_see_too_many_rows_in_float32(monkeypatch):
+    monkeypatch.setattr(certified, "LARGE_FORMED", 0)
+    monkeypatch.setattr(certified, "FLOAT_ROWS", 1000)
+    monkeypatch.setattr(certified, "FLOAT_BITS", 26)
     assert caught()
 
 

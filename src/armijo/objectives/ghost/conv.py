@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from armijo.data.certified import Share, add_formed, squared_norms
+from armijo.data.certified import FormedSum, Share, squared_norms
 from armijo.objectives.ghost.grads import blocks
 
 Pair = tuple[int, int]
@@ -97,7 +97,7 @@ class ConvGrad:
         kept, squares = [], []
         for rows in self._blocks():
             formed = self._by_row(rows)
-            squares.append(squared_norms(formed).sum(0).double())
+            squares.append(squared_norms(formed).sum(0))
             kept += [formed] * keep
         self._kept = kept if keep else None
         return torch.cat(squares)
@@ -106,9 +106,11 @@ class ConvGrad:
         """Add the kept gradients, or form them once more."""
         kh = self.layout.kernel[0]
         total = out[0].new_zeros(kh, self.size // kh)
+        integers = FormedSum(total, self.gradients.dtype)
         for number, rows in enumerate(self._blocks()):
             formed = self._by_row(rows) if self._kept is None else self._kept[number]
-            add_formed(formed, share.of(rows), total)
+            integers.add(formed, share.of(rows), overwrite=True)
+        integers.close()
         out[0].add_(self._upright(total.view(kh, 1, -1))[0])
 
     def formed(self, rows: slice) -> Tensor:

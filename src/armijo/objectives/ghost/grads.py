@@ -18,7 +18,7 @@ are formed.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import Protocol, cast
 
@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from armijo.data.certified import (
     PRODUCT_BITS,
+    FormedSum,
     Share,
-    add_formed,
     exact_squares,
     keep_certified,
 )
@@ -125,6 +125,23 @@ def _whole(vectors: Tensor, factors: Tensor, out: Tensor) -> Tensor:
     return out.round_().nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
 
+def add_formed(
+    examples: int,
+    size: int,
+    formed: Callable[[slice], Tensor],
+    share: Share,
+    out: Tensor,
+) -> None:
+    """Form, round, certify and add gradients, some examples at a time."""
+    total: FormedSum | None = None
+    for rows in blocks(examples, size):
+        gradients = formed(rows).flatten(1)
+        total = total or FormedSum(out.view(1, -1), gradients.dtype)
+        total.add(gradients.unsqueeze(0), share.of(rows))
+    if total is not None:
+        total.close()
+
+
 class Materialized:
     """Gradients that are there as they are: (B, *shape)."""
 
@@ -154,8 +171,7 @@ class Materialized:
     def add_integers(self, share: Share, *out: Tensor) -> None:
         """Round, certify and add, some examples at a time."""
         flat = self.gradients.flatten(1)
-        for rows in blocks(len(flat), flat.shape[1]):
-            add_formed(flat[rows], share.of(rows), out[0].view(-1))
+        add_formed(self.examples, flat.shape[1], flat.__getitem__, share, out[0])
 
     def formed(self, rows: slice) -> Tensor:
         """Return the gradients of some examples."""
@@ -213,9 +229,7 @@ class OuterProduct:
             return self._kept.add_integers(share, *out)
         if self._norms is not None:
             return self._add_product(*self._norms, share, *out)
-        for rows in blocks(self.examples, self.size):
-            formed = self.formed(rows).flatten(1)
-            add_formed(formed, share.of(rows), out[0].view(-1))
+        add_formed(self.examples, self.size, self.formed, share, out[0])
 
     def _add_product(
         self,

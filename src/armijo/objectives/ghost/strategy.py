@@ -29,9 +29,9 @@ from armijo.objectives.ghost.synthetic import output_tensors, synthetic_batch
 MOST_ROWS = 512
 """The most that go through a module at once: memory does not grow with the batch."""
 
-# Numbers of formed gradients that a part may keep, 128 MiB, and examples that a part
+# Numbers of formed gradients that a part may keep, 256 MiB, and examples that a part
 # must have for keeping them: fewer would leave the passes too little to do at once.
-_KEPT_NUMBERS, _FEWEST_ROWS = 1 << 25, 8
+_KEPT_NUMBERS, _FEWEST_ROWS = 1 << 26, 16
 
 # Two sizes: an axis that happens to have one length cannot pass both.
 SIZES = (2, 3)
