@@ -160,18 +160,10 @@ class WinCount:
         known = [diff for diff in diffs if diff.runs]
         above = sum(diff.value > 2 * diff.error for diff in known)
         below = sum(diff.value < -2 * diff.error for diff in known)
-        by_fold: dict[int, list[float]] = {}
-        for diff in known:
-            for fold, value in diff.folds.items():
-                by_fold.setdefault(fold, []).append(value)
-        means = {fold: fmean(values) for fold, values in by_fold.items()}
-        return cls(
-            above=above,
-            tied=len(known) - above - below,
-            below=below,
-            mean=fmean(diff.value for diff in known) if known else math.nan,
-            error=paired_diff(means).error,
-        )
+        mean = fmean(diff.value for diff in known) if known else math.nan
+        by_fold = pd.DataFrame([diff.folds for diff in known]).mean().to_dict()
+        tied = len(known) - above - below
+        return cls(above, tied, below, mean, paired_diff(by_fold).error)
 
     @property
     def settings(self) -> int:

@@ -8,6 +8,7 @@ import math
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -324,9 +325,8 @@ def zero_tuning(parts: Sequence[Part]) -> Any:
     part = parts[0]
     wanted = part.experiment
     figure = figure_of(len(wanted.models), len(wanted.datasets), size=(3.6, 3.0))
-    for number, ax in enumerate(figure.axes):
-        model = wanted.models[number // len(wanted.datasets)]
-        dataset = wanted.datasets[number % len(wanted.datasets)]
+    places = product(wanted.models, wanted.datasets)
+    for ax, (model, dataset) in zip(figure.axes, places, strict=True):
         _difference_panel(ax, part, dataset, model)
     return with_legend(figure, 3)
 
@@ -369,9 +369,12 @@ def curves(parts: Sequence[Part]) -> Any:
     return with_legend(figure, 3)
 
 
-def _every(part: Part) -> int:
-    """Return how many points a curve has for one marker: about six markers in all."""
-    return max(1, part.table["iteration"].nunique() // 6)
+def _draw_curve(
+    ax: Any, part: Part, rows: pd.DataFrame, line: str, **look: Any
+) -> None:
+    """Draw a line over the iterations, with about six markers in all."""
+    every = max(1, part.table["iteration"].nunique() // 6)
+    draw_line(ax, rows, "iteration", line, markevery=every, **look)
 
 
 def _lines(ax: Any, part: Part, column: str) -> None:
@@ -379,7 +382,7 @@ def _lines(ax: Any, part: Part, column: str) -> None:
     for series in part.experiment.series:
         line = rows[rows["line"] == series.label]
         if len(line):
-            draw_line(ax, line, "iteration", series.label, markevery=_every(part))
+            _draw_curve(ax, part, line, series.label)
 
 
 def _searched(part: Part) -> pd.DataFrame:
@@ -408,13 +411,9 @@ def _steps(ax: Any, part: Part, column: str) -> None:
 
 def zero_tuning_networks(parts: Sequence[Part]) -> Any:
     """Draw accuracy of all settings, a column for each data set and budget."""
+    wanted = [part.experiment for part in parts]
     panels = list(
-        dict.fromkeys(
-            (dataset, epsilon)
-            for part in parts
-            for dataset in part.experiment.datasets
-            for epsilon in part.experiment.epsilons
-        )
+        dict.fromkeys(p for e in wanted for p in product(e.datasets, e.epsilons))
     )
     figure = figure_of(1, len(panels), size=(2.8, 3.2))
     for ax, (dataset, epsilon) in zip(figure.axes, panels, strict=True):
@@ -432,11 +431,11 @@ def _settings(ax: Any, part: Part, dataset: str, epsilon: float) -> None:
     rows = summarized(rows, "accuracy", [*GIVEN, "iteration"])
     settings = part.experiment.settings()
     for (label, setting), line in rows.groupby(["line", "setting"], sort=False):
-        look: dict[str, Any] = {"markevery": _every(part)}
+        look: dict[str, Any] = {}
         if setting != NO_SETTING:
             number = settings.index(setting)
             look["alpha"] = 0.4 + 0.6 * (number + 1) / len(settings)
             look["marker"] = _MARKERS[number % len(_MARKERS)]
             words = setting.replace("_", " ").replace("=", " ")
             look["label"] = f"{shown(label)}, {words}"
-        draw_line(ax, line, "iteration", label, **look)
+        _draw_curve(ax, part, line, label, **look)
