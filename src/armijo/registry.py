@@ -128,12 +128,8 @@ NETWORK: dict[str, Entry] = {
             "fallback": True,
         },
     ),
-    "sgd": Entry(
-        DPSGD,
-        "DP-SGD with a given step size",
-        {"max_grad_norm": 1.0},
-    ),
-    "adam": Entry(DPAdam, "DP-Adam", {"max_grad_norm": 1.0}),
+    "sgd": Entry(DPSGD, "DP-SGD with a given step size"),
+    "adam": Entry(DPAdam, "DP-Adam"),
     "hyfree": Entry(
         HyFree,
         "HyFreeDP: automatic clipping with its published constant",

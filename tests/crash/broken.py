@@ -37,7 +37,7 @@ def _names_not_synced() -> None:
 
 def _no_key() -> None:
     """Draw from the system, and charge redone steps again."""
-    ReplayableRun._take_up = lambda self, ledger, past: None
+    ReplayableRun.take_up = lambda self, ledger, past: None
 
 
 def _fresh_noise() -> None:

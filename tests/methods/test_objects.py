@@ -45,7 +45,7 @@ def test_estimators_take_objects():
 def test_networks_take_objects():
     by_name, by_object = network(), network()
     prepared(by_name, method="sgd", seed=3, steps=4, sampling_prob=0.5).run()
-    method = DPSGD(steps=4, sampling_prob=0.5, max_grad_norm=1.0)
+    method = DPSGD(steps=4, sampling_prob=0.5)
     prepared(by_object, method=method, seed=3, steps=None, sampling_prob=None).run()
     assert flat(by_object).tolist() == flat(by_name).tolist()
 

@@ -89,7 +89,7 @@ class NonPrivateAdam(DPAdam):
     """Adam on Poisson batches of a network, without clipping and without noise."""
 
     step_size: Positive | None = 1e-3
-    max_grad_norm: Positive = field(default=1e6, metadata={SOLVED: True})
+    max_grad_norm: Positive | None = field(default=1e6, metadata={SOLVED: True})
     noise_multiplier: NonNegative | None = field(default=0.0, metadata={SOLVED: True})
     private: ClassVar[bool] = False
 

@@ -57,24 +57,29 @@ class DPSGD(SampledBatches[GradientState]):
     step_size : float or None
         The learning rate; None is 1 for smooth losses, 1/2 for one with a
         kink, and 0.2 for networks.
-    max_grad_norm : float
-        Clip of a gradient.
+    max_grad_norm : float or None
+        Clip of a gradient; None is 3 for linear models and 1 for networks.
     noise_multiplier : float or None
         Noise of each gradient sum over the clip; None solves it for the budget.
     """
 
     step_size: Positive | None = None
-    max_grad_norm: Positive = 3.0
+    max_grad_norm: Positive | None = None
     noise_multiplier: NonNegative | None = None
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Solve the noise for the budget, or the steps for a given noise."""
-        size = self.step_size or self._usual_step(problem)
+        usual = 1.0 if problem.objective is None else 3.0
+        complete = replace(
+            self,
+            step_size=self.step_size or self._usual_step(problem),
+            max_grad_norm=self.max_grad_norm or usual,
+        )
         if self.noise_multiplier is None:
             noise = noise_multiplier_for(
                 budget, sampling_prob=self.sampling_prob, steps=self.steps
             )
-            return replace(self, step_size=size, noise_multiplier=noise)
+            return replace(complete, noise_multiplier=noise)
         _validate.positive(noise_multiplier=self.noise_multiplier)
         steps = affordable_steps(
             budget,
@@ -82,7 +87,7 @@ class DPSGD(SampledBatches[GradientState]):
             noise_multiplier=self.noise_multiplier,
             most=self.steps,
         )
-        return replace(self, step_size=size, steps=steps)
+        return replace(complete, steps=steps)
 
     def _usual_step(self, problem: Problem) -> float:
         if problem.objective is None:
@@ -93,9 +98,8 @@ class DPSGD(SampledBatches[GradientState]):
     def gradient(self) -> Gaussian:
         """The noisy sum of each batch, whose sensitivity is the clip."""
         noise = calibrated(noise_multiplier=self.noise_multiplier)
-        return Gaussian(
-            noise_scale=noise * self.max_grad_norm, sensitivity=self.max_grad_norm
-        )
+        clip = calibrated(max_grad_norm=self.max_grad_norm)
+        return Gaussian(noise_scale=noise * clip, sensitivity=clip)
 
     def init(self, w: Tensor) -> GradientState:
         """Return the first state."""

@@ -26,7 +26,7 @@ from armijo.report.page import (
 from armijo.tables import LinearModel, load_model, load_schema
 from armijo.tables.cells import shown
 from armijo.training.checkpoint import read_released
-from armijo.training.replay import ledger_path, released
+from armijo.training.run import RunFiles, released
 
 PARAMETERS = "parameters"
 _CLAIMS = (
@@ -70,7 +70,7 @@ def verify_run(
         is_ledger = file.read(len(MAGIC)) == MAGIC
     if is_ledger or path.suffix in (".ledger", ".jsonl"):
         return _with_files(verify_ledger(path), path.parent)
-    beside = ledger_path(ledger, path)
+    beside = RunFiles(ledger=ledger, checkpoint=path).ledger_path
     assert beside is not None
     return _with_checkpoint(verify_ledger(beside), path)
 

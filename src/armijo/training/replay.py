@@ -7,15 +7,10 @@ key of the run, without being charged again (docs/ledger.md has the proof).
 """
 
 import os
-from collections.abc import Mapping
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
-from armijo.accounting.ledger import Ledger, MemoryLedger
+from armijo.accounting.ledger import Ledger
 from armijo.accounting.run_key import (
     CheckpointRef,
     Digest,
@@ -37,77 +32,43 @@ def key_path(checkpoint: str | os.PathLike[str]) -> Path:
     return path.with_name(path.name + ".key")
 
 
-def ledger_path(
-    ledger: str | os.PathLike[str] | None, checkpoint: str | os.PathLike[str] | None
-) -> Path | None:
-    """Return the file of the charges: beside the checkpoint, if no other is named.
-
-    A checkpoint alone would forget what its steps cost: a run that was killed would
-    be resumed with fresh noise on the whole budget.
-    """
-    if ledger is not None:
-        return Path(ledger)
-    if checkpoint is None:
-        return None
-    path = Path(checkpoint)
-    return path.with_name(path.name + ".ledger")
-
-
-def released(w: Tensor) -> dict[str, str]:
-    """Return the digest of released parameters, for the closing line of a ledger.
-
-    SHA-256 of their bytes in the type that they have, in order.
-    """
-    held = w.detach().cpu().contiguous().view(torch.uint8).numpy()
-    return {"parameters": sha256(held.tobytes()).hexdigest()}
-
-
 class ReplayableRun:
-    """The key of a run, or none where steps cannot be redone bit for bit.
+    """What ties ledger and checkpoint of a run together, with its key if it has one.
 
     Parameters
     ----------
-    checkpoint : path or None
-        The key lies beside it; without a checkpoint there is nothing to redo from.
+    checkpoint : path
+        The key lies beside it.
     source : RowSource
         The rows; a key serves no others, so there is none where they cannot be told
         from others.
     settings : object
         All that the results depend on besides the rows, as plain values.
+    repeats : bool
+        Whether steps can be redone bit for bit; else there is no key.
     """
 
     def __init__(
         self,
-        checkpoint: str | os.PathLike[str] | None,
+        checkpoint: str | os.PathLike[str],
         source: RowSource,
         settings: object,
+        *,
+        repeats: bool,
     ) -> None:
         self._source, self._settings = source, settings
-        self._path = None if checkpoint is None else key_path(checkpoint)
+        self._path = key_path(checkpoint) if repeats else None
         self._key: RunKey | None = None
         self._ledger: str | None = None
 
-    def open_ledger(
-        self,
-        path: str | os.PathLike[str] | None,
-        header: Mapping[str, object],
-        past: Checkpoint | None,
-    ) -> MemoryLedger:
-        """Open a ledger and make it ready for the charges after a checkpoint."""
-        ledger = MemoryLedger() if path is None else Ledger.open(path, header=header)
-        try:
-            if past is not None:
-                _refuse_other_ledger(ledger, past)
-            if isinstance(ledger, Ledger):
-                self._ledger = str(ledger.header["run"])
-                self._take_up(ledger, past)
-        except BaseException:
-            ledger.close()
-            raise
-        return ledger
+    def take_up(self, ledger: Ledger, past: Checkpoint | None) -> None:
+        """Make a ledger ready for the charges after a checkpoint, with key or without.
 
-    def _take_up(self, ledger: Ledger, past: Checkpoint | None) -> None:
-        """Go on with the key of the run, or draw one."""
+        The key of the run is read, or one is drawn.
+        """
+        self._ledger = str(ledger.header["run"])
+        if past is not None:
+            _refuse_other_ledger(ledger, past)
         parts = self._source.parts()
         if self._path is None or parts is None:
             return
@@ -154,10 +115,10 @@ def _put_position(digest: Digest, past: Checkpoint) -> None:
     update_digest(digest, (past.charges, past.state, past.records))
 
 
-def _refuse_other_ledger(ledger: MemoryLedger, past: Checkpoint) -> None:
+def _refuse_other_ledger(ledger: Ledger, past: Checkpoint) -> None:
     """Refuse another ledger than the checkpoint's, and an old copy of it."""
-    name = ledger.header["run"] if isinstance(ledger, Ledger) else None
-    if name is not None and past.ledger not in (None, name):
+    name = ledger.header["run"]
+    if past.ledger not in (None, name):
         raise LedgerError(
             f"The checkpoint belongs to the ledger {past.ledger}, found was {name}; "
             "bring back the ledger of this run. Nothing was spent."

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
+from hashlib import sha256
 from inspect import GEN_RUNNING, getgeneratorstate
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -33,7 +34,7 @@ from armijo.accounting.accountants import (
 )
 from armijo.accounting.budget import Budget, Computed, Neighboring
 from armijo.accounting.calibration import epsilon_of, order_for
-from armijo.accounting.ledger import Charge, MemoryLedger
+from armijo.accounting.ledger import Charge, Ledger, MemoryLedger
 from armijo.accounting.mechanisms import Mechanism, Subsampled
 from armijo.accounting.paper import PaperAccountant
 from armijo.data.distributed import SINGLE, ProcessGroup
@@ -59,9 +60,8 @@ from armijo.training.checkpoint import (
     from_bytes,
     read_checkpoint,
     save_checkpoint,
-    state_values,
 )
-from armijo.training.replay import ReplayableRun, ledger_path, released
+from armijo.training.replay import ReplayableRun
 
 Accounting = Literal["sound", "paper"]
 Callback = Callable[[StepRecord], object]
@@ -119,8 +119,15 @@ class RunFiles:
 
     @property
     def ledger_path(self) -> Path | None:
-        """The file of the charges; every checkpoint has one."""
-        return ledger_path(self.ledger, self.checkpoint)
+        """The file of the charges: beside the checkpoint, if no other is named.
+
+        A checkpoint alone would forget what its steps cost: a run that was killed would
+        be resumed with fresh noise on the whole budget.
+        """
+        if self.ledger is not None or self.checkpoint is None:
+            return None if self.ledger is None else Path(self.ledger)
+        path = Path(self.checkpoint)
+        return path.with_name(path.name + ".ledger")
 
 
 class Run:
@@ -223,11 +230,14 @@ class Run:
         # Sums on a GPU, or over processes that died, need not repeat to the last bit.
         repeats = self._group.size == 1 and start.w.device.type == "cpu"
         described = (n_rows, relation, accounting, max_batches, leaky)
-        self._replay = ReplayableRun(
-            self._files.checkpoint if repeats else None,
-            source,
-            (self._named, budget, method, described, linear, code),
-        )
+        self._replay: ReplayableRun | None = None
+        if self._files.checkpoint is not None:
+            self._replay = ReplayableRun(
+                self._files.checkpoint,
+                source,
+                (self._named, budget, method, described, linear, code),
+                repeats=repeats,
+            )
         self._position = start if past is None else past.state, 0
         if self._files.ready is not None:
             self._refuse_used_up()  # what is there stays as it is
@@ -235,7 +245,9 @@ class Run:
         self._group.all_or_none(lambda: self._open_ledger(past))
         self._share_ledger()
         self._position = self.state, self.accountant.n_charges
-        randomness = self._replay.randomness
+        randomness = Randomness()
+        if self._replay is not None:
+            randomness = self._replay.randomness
         if seed is not None:
             randomness = Randomness(
                 seed=seed, rank=self._group.rank, insecure_deterministic=True
@@ -248,11 +260,7 @@ class Run:
                 randomness=randomness,
                 group=self._group,
             )
-            try:
-                self._refuse_used_up()
-            except BudgetExceeded:
-                self._replay.end()
-                raise
+            self._refuse_used_up()
         except BaseException:
             self.accountant.ledger.close()
             raise
@@ -311,7 +319,7 @@ class Run:
                     self._show()
                     self._save()
             ledger.finish(released(self.w))
-            self._replay.end()
+            self._end()
 
     def complete(self, callback: Callback | None = None) -> Self:
         """Make all steps that are left; a callback that returns True stops the run."""
@@ -325,7 +333,8 @@ class Run:
 
     def _keep(self, state: State, record: StepRecord) -> None:
         """Take a finished step, before anybody else sees it."""
-        self._replay.commit(state, record)
+        if self._replay is not None:
+            self._replay.commit(state, record)
         refuse_diverged(state, record)  # which is seen, hence after it was committed
         self.records.append(record)
         # One assignment, so that an interrupt finds all of a step or nothing of it.
@@ -351,6 +360,7 @@ class Run:
         self._saved, path = time.monotonic(), self._files.checkpoint
         if path is None or self._abandoned or not self._group.is_main:
             return
+        assert self._replay is not None
         state, charges = self._position
         records = [record for record in self.records if record.batch < charges]
         checkpoint = Checkpoint(
@@ -360,9 +370,14 @@ class Run:
             path, run=self._named, checkpoint=self._replay.signed(checkpoint)
         )
 
+    def _end(self) -> None:
+        """Destroy the key: it is for an unfinished run only."""
+        if self._replay is not None:
+            self._replay.end()
+
     def _abandon(self) -> None:
         """End a run that left nothing to go on from."""
-        self._replay.end()  # first: what a crash leaves then cannot undo noise
+        self._end()  # first: what a crash leaves then cannot undo noise
         path, self._abandoned = self._files.checkpoint, True
         if path is not None and self._group.is_main:
             Path(path).unlink(missing_ok=True)
@@ -395,9 +410,14 @@ class Run:
         """Open the main process's ledger for the charges after the checkpoint."""
         if not self._group.is_main:
             return
+        path = self._files.ledger_path
+        if path is None:
+            return
         header = {**self.accountant.header(), "run_settings": self._named}
-        ledger = self._replay.open_ledger(self._files.ledger_path, header, past)
+        ledger = Ledger.open(path, header=header)
         try:
+            if self._replay is not None:
+                self._replay.take_up(ledger, past)
             self.accountant.attach(ledger)
         except BaseException:
             ledger.close()
@@ -429,6 +449,7 @@ class Run:
             return
         if self.accountant.affords(self.method.plan(self.state).mechanism):
             return
+        self._end()
         budget = self.accountant.budget
         raise BudgetExceeded(
             f"Not one batch is affordable: {self.accountant.n_charges} charges of the "
@@ -456,6 +477,15 @@ def _refuse_unfit(
             f"analysis of the line-search methods only, not of {name}. Nothing was "
             "spent."
         )
+
+
+def released(w: Tensor) -> dict[str, str]:
+    """Return the digest of released parameters, for the closing line of a ledger.
+
+    SHA-256 of their bytes in the type that they have, in order.
+    """
+    held = w.detach().cpu().contiguous().view(torch.uint8).numpy()
+    return {"parameters": sha256(held.tobytes()).hexdigest()}
 
 
 def _charges_of(accountant: Accountant) -> bytes:
@@ -546,7 +576,7 @@ def refuse_diverged(state: State, record: StepRecord) -> None:
         A weight is above :data:`MAX_WEIGHT`, or some value is no finite number.
     """
     told = {**vars(record), "gradient_rho": 0.0}  # infinite in a step without noise
-    values = (*state_values(state).values(), *told.values())
+    values = (*vars(state).values(), *told.values())
     if float(state.w.abs().max()) <= MAX_WEIGHT and all(map(_finite, values)):
         return
     raise Diverged(
