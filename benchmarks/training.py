@@ -119,6 +119,7 @@ _MEMORY_SCRIPT = """
 import os, sys, threading, time, warnings
 import numpy as np
 from armijo.estimators import PrivateLogisticRegression
+from armijo.registry import make_method
 warnings.simplefilter("ignore")
 path, rows, sampling_prob = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 X = np.memmap(path, dtype=np.float32, mode="r", shape=(rows, 100))
@@ -135,9 +136,9 @@ def watch():
 watcher = threading.Thread(target=watch)
 watcher.start()
 model = PrivateLogisticRegression(
-    method="blsgd", epsilon=1.0, delta=1e-8, classes=[0, 1], n_rows=rows, callback=note,
-    options={"sampling_prob": sampling_prob, "expected_steps": 30,
-             "search_form": "difference"})
+    method=make_method("blsgd", {"sampling_prob": sampling_prob, "expected_steps": 30,
+                                 "search_form": "difference"}),
+    epsilon=1.0, delta=1e-8, classes=[0, 1], n_rows=rows, callback=note)
 try:
     model.fit(X, y)
 finally:

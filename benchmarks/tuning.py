@@ -18,16 +18,16 @@ LIMIT = 1.5
 
 _FIT = """
 import sys, warnings
-from armijo import PrivateLogisticRegression
+from armijo import DPSGD, PrivateLogisticRegression
 from benchmarks._timing import clock
 from benchmarks.training import ROWS, census_like
 warnings.simplefilter("ignore")
 method = sys.argv[1]
-chosen = {"options": {"steps": 100, "step_size": 4.0, "max_grad_norm": 1.0}}
+chosen = DPSGD(steps=100, step_size=4.0, max_grad_norm=1.0)
 X, y = census_like()
 model = PrivateLogisticRegression(
-    epsilon=0.2, delta=1e-8, method=method, classes=[-1.0, 1.0], n_rows=ROWS,
-    **(chosen if method == "sgd" else {}))
+    epsilon=0.2, delta=1e-8, method=chosen if method == "sgd" else method,
+    classes=[-1.0, 1.0], n_rows=ROWS)
 begun = clock()
 model.fit(X, y)
 print(clock() - begun)

@@ -11,6 +11,7 @@ import math
 import numpy as np
 import pytest
 
+from armijo.baselines import ObjPertKST
 from armijo.errors import PrivacyLeakWarning
 from armijo.estimators import PrivateLogisticRegression
 from armijo_reproduction.datasets import available, folds, load
@@ -76,8 +77,7 @@ def ours(split):
     found = []
     for draw in range(DRAWS):
         model = PrivateLogisticRegression(
-            method="objpert-kst",
-            options={"data_norm": 1.0},
+            method=ObjPertKST(data_norm=1.0),
             epsilon=EPSILON,
             delta=DELTA,
             l2=L2,

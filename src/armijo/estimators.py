@@ -68,9 +68,6 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
     loss : str, Loss or None
         None is the class's own loss; :class:`PrivateLinearSVC` also takes "huber" and
         objects of :class:`armijo.objectives.losses.Loss`.
-    options : mapping or None
-        Options of a method that is given by its name, listed in docs/methods.md.  One
-        that the method does not take is refused by name.
     l2 : float
         Penalty mu.
     fit_intercept : bool
@@ -126,7 +123,6 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
         budget: Budget | None = None,
         method: str | Method[Any] = "auto",
         loss: str | Loss | None = None,
-        options: Mapping[str, Any] | None = None,
         l2: float = 1e-3,
         fit_intercept: bool = True,
         classes: Sequence[Any] | None = None,
@@ -143,7 +139,6 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
         self.budget = budget
         self.method = method
         self.loss = loss
-        self.options = options
         self.l2 = l2
         self.fit_intercept = fit_intercept
         self.classes = classes
@@ -336,7 +331,7 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
 
     def _problem(self) -> tuple[Method[Any], LinearObjective]:
         """Return the method and the objective of the chosen loss."""
-        method = make_method(self.method, self.options)
+        method = make_method(self.method)
         loss = self._losses[0] if self.loss is None else self.loss
         if not (self._any_loss and isinstance(loss, Loss)):
             _validate.choice(self._losses, loss=loss)

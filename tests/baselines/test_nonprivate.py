@@ -82,8 +82,7 @@ def test_estimators():
 def test_estimator_of_a_bounded_method_clips_what_it_predicts():
     X, y = table(3000)
     model = PrivateLogisticRegression(
-        method="objpert",
-        options={"data_norm": 1.0},
+        method=make_method("objpert", {"data_norm": 1.0}),
         epsilon=5.0,
         classes=[-1.0, 1.0],
         n_rows=3000,

@@ -17,7 +17,7 @@ import pytest
 from armijo.accounting.ledger import read_ledger
 from armijo.cli.fit import FitOutcome, fit_table
 from armijo.tables import Categorical, Label, Numeric, Schema
-from tests.estimators.flat import parameters
+from tests.estimators.flat import split
 
 FOUND_ROWS, PUBLIC_ROWS = 317, 301
 CLASSES = ("no", "yes")
@@ -88,7 +88,7 @@ class Small:
 
     def fit(self, out: Path, **given: Any) -> FitOutcome:
         """Fit the CSV file; ``parameters`` change some of the usual ones."""
-        asked = parameters(given.get("parameters", {}))
+        asked = split(given.get("parameters", {}))
         options = {**SETTINGS["options"], **asked["options"]}
         given["parameters"] = {**SETTINGS, **asked, "options": options}
         return fit_table(

@@ -4,14 +4,15 @@
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from armijo import BLGD, BLSGD
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
 
 SMALL = {
-    "method": "blsgd",
+    "method": BLSGD(gradient_rho=0.05, search_epsilon=0.3),
     "epsilon": 5.0,
-    "options": {"gradient_rho": 0.05, "search_epsilon": 0.3},
     "max_batches": 10,
 }
+ALL_ROWS = BLGD(gradient_rho=0.05, search_epsilon=0.3)
 
 
 @pytest.mark.filterwarnings("ignore::armijo.errors.PrivacyLeakWarning")
@@ -20,7 +21,7 @@ SMALL = {
         PrivateLogisticRegression(),
         PrivateLinearSVC(),
         PrivateLogisticRegression(**SMALL),
-        PrivateLinearSVC(loss="huber", **{**SMALL, "method": "blgd"}),
+        PrivateLinearSVC(loss="huber", **{**SMALL, "method": ALL_ROWS}),
     ]
 )
 def test_scikit_learn(estimator, check):

@@ -8,6 +8,7 @@ from armijo.accounting.accountants import LEAKY
 from armijo.accounting.ledger import read_ledger
 from armijo.errors import PrivacyLeakWarning
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
+from armijo.registry import make_method
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(400, 3))
@@ -24,9 +25,8 @@ def fitted(kind=PrivateLogisticRegression, **given):
 def test_every_statement_says_that_there_is_no_guarantee(method, tmp_path):
     short = {"objpert": {"data_norm": 2.0}, "blsgd": {"expected_steps": 10}}
     path = tmp_path / "ledger.jsonl"
-    model = fitted(
-        method=method, ledger=path, max_batches=None, options=short.get(method, {})
-    )
+    chosen = make_method(method, short.get(method))
+    model = fitted(method=chosen, ledger=path, max_batches=None)
     assert not model.privacy_.guarantee.holds
     assert LEAKY in model.privacy_.guarantee.broken_premises
     assert "NO GUARANTEE" in str(model.privacy_)

@@ -19,8 +19,9 @@ from armijo.accounting.ledger import read_ledger
 from armijo.accounting.paper import BROKEN_PREMISES
 from armijo.errors import BudgetExceeded, PrivacyLeakWarning
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression, unknown_rows
-from armijo.methods import DPSGD, StepRecord
+from armijo.methods import BLSGD, DPSGD, StepRecord
 from armijo.methods.line_search import LINE_SEARCHES
+from armijo.registry import make_method
 from tests.estimators.flat import parameters
 
 BOTH = pytest.mark.parametrize("kind", [PrivateLogisticRegression, PrivateLinearSVC])
@@ -68,9 +69,9 @@ class TestFitted:
     @pytest.mark.parametrize("method", [*LINE_SEARCHES, "sgd", "adam", "agd"])
     def test_learns(self, kind, method):
         X, y = table(rows=3000)
-        found = model(kind, method=method, epsilon=8.0, n_rows=3000, random_state=0)
+        found = model(kind, epsilon=8.0, n_rows=3000, random_state=0)
         options = {"expected_steps": 15} if method in LINE_SEARCHES else {}
-        found.set_params(options=options, max_batches=None)
+        found.set_params(method=make_method(method, options), max_batches=None)
         assert found.fit(X, y).score(X, y) > 0.9
 
     @pytest.mark.parametrize(
@@ -128,8 +129,8 @@ class TestPredict:
     def test_three_classes(self):
         X, y = table(("a", "b", "c"), rows=3000)
         found = model(classes=["a", "b", "c"], n_rows=3000, random_state=0)
-        options = {"gradient_rho": 0.5, "search_epsilon": 1.0}
-        found.set_params(epsilon=20.0, options=options, max_batches=20)
+        method = BLSGD(gradient_rho=0.5, search_epsilon=1.0)
+        found.set_params(epsilon=20.0, method=method, max_batches=20)
         found.fit(X, y)
         assert (found.coef_.shape, found.intercept_.shape) == ((3, 3), (3,))
         assert found.score(X, y) > 0.8

@@ -27,12 +27,13 @@ from armijo import randomness
 from armijo.accounting import run_key
 from armijo.accounting.ledger import Ledger
 from armijo.estimators import PrivateLogisticRegression
+from armijo.methods import BLSGD, DPSGD, Auto
 
 METHODS: tuple[tuple[dict[str, Any], int], ...] = (
-    ({"method": "blsgd", "options": {"sampling_prob": 0.5}, "max_batches": 4}, 4),
-    ({"method": "sgd", "options": {"sampling_prob": 0.5, "steps": 3}}, 3),
+    ({"method": BLSGD(sampling_prob=0.5), "max_batches": 4}, 4),
+    ({"method": DPSGD(sampling_prob=0.5, steps=3)}, 3),
     ({"method": "blgd", "max_batches": 2}, 2),
-    ({"method": "auto", "options": {"steps": 2}}, 5),
+    ({"method": Auto(steps=2)}, 5),
 )
 """Parameters of a fit, and how many charges it makes."""
 ROWS = np.random.default_rng(2).random((30, 3))

@@ -178,12 +178,10 @@ class TestParameters:
     def test_runs_through_the_estimators(self, name):
         X, y = rows_of()
         for kind in (PrivateLogisticRegression, PrivateLinearSVC):
-            options = options_of(name)
             model = kind(
                 epsilon=2.0,
                 delta=1e-5,
-                method=name,
-                options=options,
+                method=make_method(name, options_of(name)),
                 classes=[-1, 1],
                 n_rows=ROWS,
             ).fit(X, y)

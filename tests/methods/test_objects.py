@@ -34,12 +34,11 @@ def test_solve_takes_objects(name):
 def test_estimators_take_objects():
     X, y = rows_of()
     given = {"classes": [-1, 1], "n_rows": ROWS, "random_state": 3}
-    by_name = PrivateLogisticRegression(method="sgd", options={"steps": 9}, **given)
-    model = PrivateLogisticRegression(method=DPSGD(steps=9), **given)
+    by_name = PrivateLogisticRegression(method="sgd", **given)
+    model = PrivateLogisticRegression(method=DPSGD(), **given)
     assert model.fit(X, y).coef_.tolist() == by_name.fit(X, y).coef_.tolist()
-    model.set_params(options={"sampling_prob": 0.2})
     with pytest.raises(ValueError, match=r"got sampling_prob; give them to DPSGD"):
-        model.fit(X, y)
+        make_method(DPSGD(), {"sampling_prob": 0.2})
 
 
 def test_networks_take_objects():

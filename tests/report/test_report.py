@@ -319,5 +319,5 @@ def order_of(outcome, name) -> int:
 
 
 def test_the_document_is_what_is_written(finished):
-    document = report_document(finished.estimator, finished.model)
+    document = report_document(finished.estimator, finished.model, SETTINGS)
     assert json.loads(json.dumps(document, allow_nan=False)) == report(finished)

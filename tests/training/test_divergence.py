@@ -155,8 +155,7 @@ class TestRuns:
 
     def test_without_files_no_model_of_odd_numbers_comes_back(self, tmp_path):
         model = PrivateLogisticRegression(
-            method="sgd",
-            options={"step_size": 1e4, "steps": STEPS},
+            method=make_method("sgd", {"step_size": 1e4, "steps": STEPS}),
             classes=[-1, 1],
             n_rows=ROWS,
         )

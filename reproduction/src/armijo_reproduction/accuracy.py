@@ -23,6 +23,7 @@ import torch
 
 from armijo.errors import PrivacyLeakWarning
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression
+from armijo.registry import make_method
 from armijo_reproduction import datasets
 
 RESULTS = Path("docs", "results", "accuracy.csv")
@@ -66,7 +67,8 @@ def parameters_of(variant: str, model: str, budget_number: int) -> dict[str, Any
     loss = {"loss": "huber"} if chosen and model == "svm" else {}
     own = {**VARIANTS[variant], **by_epsilon, **loss}
     estimator = {name: own.pop(name) for name in ESTIMATOR if name in own}
-    return {**estimator, "options": {**own.pop("options", {}), **own}}
+    options = {**own.pop("options", {}), **own}
+    return {**estimator, "method": make_method(estimator["method"], options)}
 
 
 def run(part: int = 0, parts: int = 1) -> None:

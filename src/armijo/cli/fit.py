@@ -24,6 +24,7 @@ from armijo.accounting.run_key import destroy_key
 from armijo.errors import TableError
 from armijo.estimators import PrivateLinearClassifier
 from armijo.methods.base import StepRecord
+from armijo.registry import make_method
 from armijo.report.page import (
     CHECKPOINT,
     DIGESTED,
@@ -84,7 +85,8 @@ def fit_table(
     kind : {"logistic", "svm"}
         The model.
     parameters : mapping
-        Parameters of the estimator (epsilon, delta, method, ...).
+        Parameters of the estimator (epsilon, delta, method, ...) as JSON values, and
+        ``options`` of the method.
     callback : callable or None
         Sees each step record; returning True stops the run, which can be resumed.
     resume : bool
@@ -115,8 +117,12 @@ def fit_table(
         stopped = callback is not None and callback(record) is True
         return stopped
 
+    asked = {"method": "auto", "options": {}, **parameters}
+    given = dict(asked)
+    method = make_method(given.pop("method"), given.pop("options"))
     estimator = estimator_class(kind)(
-        **parameters,
+        **given,
+        method=method,
         classes=list(range(len(public.classes))),
         n_rows=public.n_rows,
         ledger=folder / LEDGER,
@@ -143,7 +149,7 @@ def fit_table(
         privacy=estimator.privacy_.to_dict(),
     )
     if not stopped:
-        _finish(folder, estimator, model)
+        _finish(folder, estimator, model, asked)
     return FitOutcome(folder, estimator, model, finished=not stopped)
 
 
@@ -204,7 +210,10 @@ def _prepare(folder: Path, *, overwrite: bool) -> None:
 
 
 def _finish(
-    folder: Path, estimator: PrivateLinearClassifier, model: LinearModel
+    folder: Path,
+    estimator: PrivateLinearClassifier,
+    model: LinearModel,
+    asked: Mapping[str, Any],
 ) -> None:
     """Write schema, report and model, close the ledger, then drop the checkpoint."""
     if estimator.leaky_diagnostics:
@@ -212,7 +221,7 @@ def _finish(
         exact = warning + estimator.leaky_diagnostics_.to_csv(index=False)
         replace_file(folder / LEAKS, exact.encode(), mode=0o600)
     replace_file(folder / SCHEMA, model.schema.to_toml().encode())
-    write_report(folder, estimator, model)
+    write_report(folder, estimator, model, asked)
     save_model(folder / MODEL, model)
     close_ledger(folder / LEDGER, {name: digest(folder / name) for name in DIGESTED})
     (folder / CHECKPOINT).unlink(missing_ok=True)

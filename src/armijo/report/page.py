@@ -8,6 +8,7 @@ import base64
 import hashlib
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,13 @@ ASSUMPTIONS = (
 
 
 def write_report(
-    folder: Path, estimator: PrivateLinearClassifier, model: LinearModel
+    folder: Path,
+    estimator: PrivateLinearClassifier,
+    model: LinearModel,
+    asked: Mapping[str, Any],
 ) -> None:
-    """Write ``report.json`` and ``report.html``."""
-    document = report_document(estimator, model)
+    """Write ``report.json`` and ``report.html``; settings are named as asked."""
+    document = report_document(estimator, model, asked)
     text = json.dumps(document, allow_nan=False, indent=1) + "\n"
     replace_file(folder / REPORT_JSON, text.encode())
     page = render_html(document, estimator, model)
@@ -59,11 +63,11 @@ def write_report(
 
 
 def report_document(
-    estimator: PrivateLinearClassifier, model: LinearModel
+    estimator: PrivateLinearClassifier, model: LinearModel, asked: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the report as JSON values."""
     hidden = {"callback", "classes", "ledger"}
-    settings = estimator.get_params(deep=False)
+    settings = {**estimator.get_params(deep=False), **asked}
     history = estimator.history_.astype(object)
     return {
         "format": "armijo-report",
