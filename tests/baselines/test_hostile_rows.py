@@ -77,6 +77,8 @@ def test_no_row_makes_a_run_speak(method, form):
     X[0], X[1, 0], X[2, 1] = 1e308, np.nan, np.inf
     X[3], X[4], X[5], X[6, 2] = 1e154, 3e37, 5e-324, -1e200
     asked = {"data_norm": 1.0} if method in BOUNDED else {}
+    if method == "blsgd":
+        asked["expected_steps"] = 10
     settings = RunSettings(
         budget=BUDGET,
         objective=objective(),

@@ -256,13 +256,17 @@ def test_interrupts_are_counted_only_while_a_fit_runs():
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def start(small: Small, out: Path, *flags: str) -> subprocess.Popen[str]:
-    """Start the program on many cheap batches, as a user does."""
+def cheap_fit(small: Small, out: Path) -> list[str]:
+    """Return the words of a fit of many cheap batches."""
     options = USUAL | {"--option": "search_form=difference", "--max-batches": "300"}
     files = {"--schema": str(small.schema), "--out": str(out)}
-    command = [sys.executable, "-m", "armijo", "fit"]
+    return ["fit", str(small.csv), *words(options | files)]
+
+
+def start(small: Small, out: Path) -> subprocess.Popen[str]:
+    """Start the program as a user does."""
     return subprocess.Popen(
-        [*command, str(small.csv), *words(options | files), *flags],
+        [sys.executable, "-m", "armijo", *cheap_fit(small, out)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -277,23 +281,21 @@ def wait_for_lines(process: subprocess.Popen[str], path: Path, count: int) -> No
         time.sleep(0.005)
 
 
-def test_a_killed_program_resumes_from_its_checkpoint(small, tmp_path):
+def test_a_killed_program_resumes_from_its_checkpoint(armijo, small, tmp_path):
     ledger = tmp_path / "run" / "ledger.jsonl"
     with start(small, tmp_path / "run") as process:
         wait_for_lines(process, ledger, 20)
         process.kill()
         process.communicate(timeout=60)
     paid = len(read_ledger(ledger).charges)
-    with start(small, tmp_path / "run", "--resume", "--json") as process:
-        out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    assert json.loads(out)["batches"] == 300
+    again = armijo(*cheap_fit(small, tmp_path / "run"), "--resume", "--json")
+    assert parsed(again)["batches"] == 300
     # Steps after the last checkpoint are redone with their noise and not paid again.
     assert paid < len(read_ledger(ledger).charges) == 300
     assert not list((tmp_path / "run").glob("*.key"))
 
 
-def test_ctrl_c_and_resume_of_the_program_itself(small, tmp_path):
+def test_ctrl_c_and_resume_of_the_program_itself(armijo, small, tmp_path):
     ledger = tmp_path / "run" / "ledger.jsonl"
     with start(small, tmp_path / "run") as process:
         wait_for_lines(process, ledger, 5)
@@ -303,10 +305,8 @@ def test_ctrl_c_and_resume_of_the_program_itself(small, tmp_path):
     assert "--resume" in err and "Traceback" not in err
     before, view = ledger.read_bytes(), read_ledger(ledger)
     assert 3 <= len(view.charges) < 300 and view.torn == 0
-    with start(small, tmp_path / "run", "--resume", "--json") as process:
-        out, err = process.communicate(timeout=120)
-    assert (process.returncode, err) == (0, "")
-    assert json.loads(out)["batches"] == 300
+    again = armijo(*cheap_fit(small, tmp_path / "run"), "--resume", "--json")
+    assert parsed(again)["batches"] == 300 and again.err == ""
     assert ledger.read_bytes().startswith(before)
     view = read_ledger(ledger)
     assert [charge.index for charge in view.charges] == list(range(300))
