@@ -2,6 +2,7 @@
 """One contract for every method that ``method=`` takes."""
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -59,6 +60,12 @@ def run(name, *, X=None, y=None, budget=BUDGET, loss="logistic", seed=0, **more)
     )
 
 
+@cache
+def usual(name, loss):
+    """Return a seeded run that tests only read."""
+    return run(name, loss=loss, max_batches=None)
+
+
 def test_all_names_are_there():
     assert sorted(METHODS) == sorted(NAMES)
 
@@ -86,7 +93,7 @@ class TestContract:
         assert f"under the {expected} relation" in guarantee.sentence()
 
     def test_keeps_and_uses_its_budget(self, name, loss):
-        found = run(name, loss=loss, max_batches=None)
+        found = usual(name, loss)
         assert 0 < found.epsilon_spent <= BUDGET.epsilon
         if name not in ADAPTIVE:
             assert found.epsilon_spent >= EXACT_SHARE * BUDGET.epsilon
@@ -144,12 +151,12 @@ class TestContract:
         assert np.isfinite(found.w).all()
 
     def test_records_are_finite_numbers_or_nothing(self, name, loss):
-        for record in run(name, loss=loss).records:
+        for record in usual(name, loss).records:
             for value in record.to_dict().values():
                 assert value is None or math.isfinite(value)
 
     def test_evaluations_are_counted_or_kept_secret(self, name, loss):
-        found = run(name, loss=loss)
+        found = usual(name, loss)
         secret = {"objpert", "objpert-kst", "objpert-pure", "amp", "nonprivate"}
         secret |= {"sgd-tuned"}
         assert (found.gradient_evaluations is None) == (name in secret)
