@@ -19,7 +19,6 @@ from scipy import sparse
 from armijo.data.fixed_point import (
     STEPS,
     lattice_scale,
-    noised,
     number_sum,
     number_sums,
     plain_vector_sum,
@@ -337,24 +336,6 @@ def test_contributions_of_the_wrong_shape_are_refused(function, contributions):
 def test_a_noise_scale_is_never_rounded_down(scale):
     steps = lattice_scale(scale)
     assert Fraction(scale) * STEPS <= steps < Fraction(scale) * STEPS + 1
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_noise_is_added_to_the_nearest_lattice_point(dtype):
-    rng = np.random.default_rng(8)
-    values = (5 * rng.normal(size=500)).astype(dtype)
-    noise = rng.integers(-(10**9), 10**9, size=500)
-    found = np.empty_like(values)
-    noised(values, noise.astype(float), 0.3, out=found)
-    step = Fraction(0.3) / STEPS
-    for value, draw, number in zip(values, noise, found, strict=True):
-        expected = (round(Fraction(float(value)) / step) + int(draw)) * step
-        assert float(number) == pytest.approx(float(expected), rel=1.3e-7)
-    silent = np.empty(500)
-    noised(values, np.zeros(500), 0.3, out=silent)
-    steps = silent * STEPS / 0.3
-    assert np.abs(steps - np.rint(steps)).max() < 1e-6
-    assert np.abs(silent - values).max() <= 0.5000001 * 0.3 / STEPS
 
 
 def repeated(X, times):

@@ -415,7 +415,6 @@ def in_tail(size: int, bits: BitSource) -> tuple[NDArray[np.int64], NDArray[np.i
 
 
 def _zeros(bits: BitSource) -> int:
-    """Return how many coins are 0 before the first 1."""
     count, word = 0, int(bits.uint64(1)[0])
     while word == 0:
         count, word = count + WORD, int(bits.uint64(1)[0])

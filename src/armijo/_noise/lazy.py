@@ -163,7 +163,6 @@ def e_folds(
 
 
 def _exact_folds(uniform: LazyUniform) -> int:
-    """Count the powers ``exp(-1), exp(-2), ...`` above one uniform number."""
     folds = 0
     while folds < _MOST_FOLDS and is_below_exp(uniform, rational(folds + 1)):
         folds += 1

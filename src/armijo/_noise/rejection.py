@@ -159,7 +159,6 @@ def exponential_choice(
 
 
 def _checked_gaps(gaps: Sequence[int]) -> list[int]:
-    """Return the gaps as Python integers, refusing none, fractions and negatives."""
     if len(gaps) == 0:
         raise ValueError("Expected at least one gap, got none; give one per candidate.")
     for position, gap in enumerate(gaps):
@@ -206,7 +205,6 @@ def poisson_sample(n: int, sampling_prob: float, bits: BitSource) -> NDArray[np.
 
 
 def _coins(n: int, sampling_prob: float, bits: BitSource) -> NDArray[np.int64]:
-    """Throw the coins of one part."""
     numerator, denominator = float(sampling_prob).as_integer_ratio()
     head, rest = divmod(numerator << 16, denominator)
     words = bits.uint16(n)

@@ -45,18 +45,6 @@ def lattice_scale(relative_scale: float) -> int:
     return math.ceil(relative_scale * STEPS)
 
 
-def noised(
-    values: NDArray[Any], noise: NDArray[Any], bound: float, *, out: NDArray[Any]
-) -> None:
-    """Write values rounded to the lattice of a bound, with whole steps of noise."""
-    lattice = values.astype(np.float64)
-    lattice *= STEPS / bound  # measured, a third faster than to divide by the step
-    np.rint(lattice, out=lattice)
-    lattice += noise
-    lattice *= bound / STEPS
-    out[:] = lattice
-
-
 def vector_sum(contributions: Contributions, bound: float) -> IntArray:
     """Return the sum of clipped, rounded vectors in lattice steps.
 
@@ -76,7 +64,6 @@ def vector_sum(contributions: Contributions, bound: float) -> IntArray:
 
 
 def _as_outer(contributions: Contributions) -> OuterProduct:
-    """Return plain vectors as outer products with the coefficient one."""
     if isinstance(contributions, OuterProduct):
         return contributions
     block = np.asarray(contributions, dtype=float)
@@ -118,7 +105,6 @@ def _dense_sum(outer: OuterProduct, bound: float) -> IntArray:
 
 
 def _sparse_sum(outer: OuterProduct, bound: float) -> IntArray:
-    """Sum the stored entries of CSR rows."""
     # Entries that stand twice would be rounded twice.
     coefficients, X = np.asarray(outer.coefficients, dtype=float), canonical(outer.X)
     size = coefficients.shape[1] * (X.shape[1] + (outer.constant != 0))
@@ -237,7 +223,6 @@ def plain_vector_sum(contributions: Contributions, bound: float) -> FloatArray:
 
 
 def _formed(outer: OuterProduct) -> FloatArray:
-    """Form the outer products, one row each."""
     X = outer.X.toarray() if sparse.issparse(outer.X) else np.asarray(outer.X)
     if outer.constant != 0:
         X = np.column_stack([X, np.full(X.shape[0], outer.constant)])

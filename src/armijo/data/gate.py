@@ -25,7 +25,6 @@ from armijo._noise import (
     rounded_gaussian,
     rounded_laplace,
 )
-from armijo._noise.gaussian import UseNoise
 from armijo._noise.vectors import with_gaussian
 from armijo.accounting.above_threshold import AboveThreshold
 from armijo.accounting.accountants import Accountant
@@ -50,7 +49,7 @@ from armijo.data.query import (
     Rows,
     row_norms,
 )
-from armijo.data.sources import ArrayRows, DatasetRows, Index, RowSource, TensorRows
+from armijo.data.sources import ArrayRows, Index, RowSource
 from armijo.errors import BudgetExceeded, UnchargedAccess
 from armijo.randomness import Randomness
 
@@ -114,7 +113,6 @@ class PrivateBatch:
         self._randomness = randomness
 
     def _check(self, mechanism: Mechanism, kind: type) -> None:
-        """Refuse a mechanism that does not fit the question or was not paid for."""
         if not isinstance(mechanism, kind):
             raise UnchargedAccess(
                 f"Asked to answer with {mechanism!r}, expected a {kind.__name__}; use "
@@ -147,18 +145,10 @@ class PrivateBatch:
             self._group, fixed_point.vector_sum(contributions, query.bound)
         )
         # Noise for the mechanism's sensitivity, in steps of this query's own lattice.
-        relative = mechanism.noise_scale / query.bound
-        found = np.empty(exact.size)
-
-        def put(places: Any, noise: NDArray[Any]) -> None:
-            found[places] = (exact[places] + noise) * (query.bound / fixed_point.STEPS)
-
-        def noisy() -> torch.Tensor:
-            scale = fixed_point.lattice_scale(relative)
-            self._each_noise(scale, exact.size, put)
-            return torch.from_numpy(found)
-
-        return self._group.broadcast(noisy, torch.from_numpy(found))
+        scale = fixed_point.lattice_scale(mechanism.noise_scale / query.bound)
+        unit = query.bound / fixed_point.STEPS
+        # A copy, since the steps of a sum may be its owner's.
+        return self._noisy_steps(exact.copy(), scale, unit, torch.float64)
 
     def _with_norms(self, contributions: Contributions) -> Contributions:
         """Return outer products with the norms of their rows, if these are known."""
@@ -191,31 +181,35 @@ class PrivateBatch:
         scale, unit = noise_steps(relative, bits), bound * 2.0**-bits
         if scale > EXACT_NOISE:
             total = total.long()
-        steps = total.cpu().numpy()
-        found = torch.empty(len(steps), dtype=summed.dtype)
-        values = found.numpy()
+        values = self._noisy_steps(total.cpu().numpy(), scale, unit, summed.dtype)
+        return values.to(total.device)
 
-        def put(places: Any, noise: NDArray[Any]) -> None:
-            # Integers wrap around, floats hold both terms and round their sum once: a
-            # function of the noisy sum in either case. The exact sum is overwritten.
+    def _noisy_steps(
+        self, steps: NDArray[Any], scale: int, unit: float, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """Return whole steps with noise, times their unit; the steps are overwritten.
+
+        Integers wrap around, floats hold both terms and round their sum once: a
+        function of the noisy sum in either case.
+        """
+        values = torch.empty(len(steps), dtype=dtype)
+        written = values.numpy()
+
+        def put(places: Any, noise: NDArray[np.int64]) -> None:
             noisy = steps[places]
             noisy += noise
             if isinstance(places, slice):
-                np.multiply(noisy, unit, out=values[places], casting="same_kind")
+                np.multiply(noisy, unit, out=written[places], casting="same_kind")
             else:  # a copy of places to which nothing was added before
-                values[places] = noisy * unit
+                written[places] = noisy * unit
 
         def noisy() -> torch.Tensor:
-            self._each_noise(scale, len(steps), put)
-            return found.to(total.device)
+            size, bits = len(steps), self._randomness.stream("gradient")
+            threads = torch.get_num_threads() if size >= _HELPED_FROM else 1
+            add_gaussian(scale, size, bits, put, threads=threads)
+            return values
 
-        return self._group.broadcast(noisy, found.to(total.device))
-
-    def _each_noise(self, scale: int, size: int, use: UseNoise) -> None:
-        """Hand integers of the given scale to ``use``, block by block."""
-        bits = self._randomness.stream("gradient")
-        threads = torch.get_num_threads() if size >= _HELPED_FROM else 1
-        add_gaussian(scale, size, bits, use, threads=threads)
+        return self._group.broadcast(noisy, values)
 
     def first_above(
         self, queries: Iterable[BoundedQuery], mechanism: AboveThreshold
@@ -251,7 +245,6 @@ class PrivateBatch:
     def _first_without_noise(
         self, queries: Iterable[BoundedQuery], cap: int | None
     ) -> int | None:
-        """Return the first query whose exact sum is not negative."""
         for index, query in enumerate(islice(queries, cap)):
             values = fixed_point.clipped(query.contributions(self._rows), query.bound)
             exact = torch.tensor([float(values.sum())], dtype=torch.float64)
@@ -324,7 +317,6 @@ class PrivateBatch:
 
 
 def _refuse_excess(moves: float, sensitivity: float) -> None:
-    """Refuse a query that may move further than its mechanism was charged for."""
     if moves > sensitivity:
         raise UnchargedAccess(
             f"The query's sum may move by {moves!r}, which exceeds the mechanism's "
@@ -367,7 +359,7 @@ class PrivateDataset:
         self.accountant = accountant
         self._randomness = randomness or Randomness()
         self._group = group or SINGLE
-        self._source = X if _is_source(X) else ArrayRows(X, y)
+        self._source = X if isinstance(X, RowSource) else ArrayRows(X, y)
         self._length = len(self._source)
         if self._randomness.deterministic and accountant.guarantee.holds:
             raise ValueError(
@@ -445,7 +437,6 @@ class PrivateDataset:
 
     @property
     def _relation(self) -> Neighboring:
-        """The neighboring relation of the run."""
         return self.accountant.guarantee.relation
 
     def _sample(self, sampling_prob: float, randomness: Randomness) -> Rows:
@@ -483,11 +474,6 @@ def leaky_answer(
     """
     X, y, blank = source.take(index)
     return ask(Rows(X, y, blank=blank))
-
-
-def _is_source(X: Any) -> bool:
-    """Say whether rows are handed out by a source rather than lying in an array."""
-    return hasattr(X, "take") and isinstance(X, ArrayRows | TensorRows | DatasetRows)
 
 
 def _refuse_replace_one(plan: BatchPlan) -> None:

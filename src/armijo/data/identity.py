@@ -63,7 +63,6 @@ def _mark(digest: Digest, *words: object) -> None:
 
 
 def _absorb_array(digest: Digest, array: NDArray[Any]) -> None:
-    """Put in type, shape and bytes of an array, a block of rows at a time."""
     if array.dtype.hasobject:
         update_digest(digest, array.tolist())
         return
@@ -76,7 +75,6 @@ def _absorb_array(digest: Digest, array: NDArray[Any]) -> None:
 
 
 def _absorb_tensor(digest: Digest, tensor: Tensor) -> None:
-    """Put in a tensor, also of a type that NumPy does not know."""
     _mark(digest, str(tensor.dtype), tuple(tensor.shape))
     if tensor.numel():
         flat = tensor.contiguous().reshape(-1).view(torch.uint8)
@@ -103,7 +101,6 @@ def update_with_machine(digest: Digest) -> None:
 
 
 def _usable_cpus() -> int | None:
-    """Return how many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count()

@@ -70,13 +70,11 @@ def rounded(X: Any, blank: Mask | None = None) -> Any:
 
 
 def _parts(X: Any) -> Iterator[slice]:
-    """Yield blocks of rows."""
     height = max(1, _BLOCK // max(X.shape[1], 1))
     return (slice(k, k + height) for k in range(0, X.shape[0], height))
 
 
 def _round_block(block: FloatArray, blank: Mask | None) -> None:
-    """Round rows in place."""
     top = _largest(block)
     bad = ~(top <= LARGEST)  # also where it is no number
     if blank is not None:
@@ -120,7 +118,6 @@ def blanks(X: Any) -> Mask:
 
 
 def _none(size: int) -> Mask:
-    """Return a mask that marks no row."""
     return np.zeros(size, dtype=bool)
 
 
@@ -208,7 +205,6 @@ def product(X: Any, weights: FloatArray) -> FloatArray:
 
 
 def _times(X: Any, factors: FloatArray) -> FloatArray:
-    """Multiply whole numbers by any kernel."""
     if not isinstance(X, RoundedRows):
         return np.asarray(X @ factors)
     parts = [X[part] @ factors for part in _parts(X)]
@@ -282,7 +278,6 @@ def lattice_norms(X: Any) -> FloatArray:
 
 
 def _narrow_norms(X: FloatArray) -> FloatArray:
-    """Return norms of few columns: squares are added in the order of the columns."""
     total = _square_sums(X)
     norms = np.sqrt(total)
     odd = ~((total > _TINY) & (total < 1 / _TINY))
@@ -294,7 +289,6 @@ def _narrow_norms(X: FloatArray) -> FloatArray:
 
 
 def _square_sums(X: FloatArray) -> FloatArray:
-    """Add up squares in the order of the columns."""
     total = np.zeros(len(X))
     with np.errstate(invalid="ignore", over="ignore"):
         for column in X.T:
@@ -303,7 +297,6 @@ def _square_sums(X: FloatArray) -> FloatArray:
 
 
 def _block_norms(block: FloatArray, room: FloatArray) -> FloatArray:
-    """Return norms of dense rows."""
     scale, (high, low, rest) = _Scale.of(_largest(block)), room
     if scale.far:
         block = np.ldexp(block, scale.shift[:, None])
@@ -388,7 +381,6 @@ class _Scale:
 
 
 def _magic(top: FloatArray) -> FloatArray:
-    """Return what rounds a row to its lattice when added and taken away."""
     exponent = np.maximum(_exponent(top) - ROW_BITS, _SMALLEST)
     return np.asarray(np.ldexp(1.5, SIGNIFICAND - 1 + exponent))
 
@@ -410,7 +402,6 @@ def _largest(block: FloatArray) -> FloatArray:
 
 
 def _largest_stored(X: Any) -> FloatArray:
-    """Return the same for canonical CSR rows."""
     top, some = np.zeros(X.shape[0]), np.diff(X.indptr) > 0
     if some.any():
         starts = X.indptr[:-1][some]

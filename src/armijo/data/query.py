@@ -131,7 +131,6 @@ def _cached(
     compute: Callable[[], Value],
     keys: tuple[object, ...],
 ) -> Value:
-    """Return what was computed under a name for these very objects, or compute it."""
     held: tuple[tuple[object, ...], Value] | None = place.get(name)
     if held is None or any(map(operator.is_not, held[0], keys)):
         held = (keys, compute())
@@ -140,7 +139,6 @@ def _cached(
 
 
 def _cut(held: Any, first: int, most: int) -> Any:
-    """Return some rows of a table, or of each table of a tuple."""
     if isinstance(held, tuple):
         return tuple(_cut(each, first, most) for each in held)
     return None if held is None else held[first : first + most]

@@ -5,7 +5,7 @@ A source hands out rows by number to the gate and to nobody else.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,30 +28,6 @@ class Taken(NamedTuple):
     X: Any
     y: Any
     blank: Tensor | None = None
-
-
-class RowSource(Protocol):
-    """Rows by number."""
-
-    def __len__(self) -> int:
-        """Return how many rows there are: private, for sampling only."""
-        ...
-
-    def take(self, index: Index) -> Taken:
-        """Return features and labels of the chosen rows."""
-        ...
-
-    def parts(self) -> Any:
-        """Return what tells these rows from others; None where that is unknown."""
-        ...
-
-
-class ExampleSource(RowSource, Protocol):
-    """Rows for a module, whose shapes can be had without their values."""
-
-    def zeros(self) -> tuple[Any, Any]:
-        """Return two examples of zeros, in the shapes and types of the real ones."""
-        ...
 
 
 _MOST_KEPT = 1 << 26  # numbers of a table whose rounded copy is held: 512 MiB
@@ -103,7 +79,6 @@ class ArrayRows:
         return Taken(_chosen(self._table, index), labels)
 
     def _rounded(self) -> Matrix:
-        """Return all rows on their lattices, or a view that puts them there."""
         blank = unlabelled(self._y)
         if sparse.issparse(self._X) or self._X.size <= _MOST_KEPT:
             return rounded(self._X, blank)
@@ -142,10 +117,9 @@ class TensorRows:
     """
 
     def __init__(self, inputs: Any, targets: Any, *, device: Any = None) -> None:
-        self._tensors = (_tuple(inputs), _tuple(targets))
-        self._single = (isinstance(inputs, Tensor), isinstance(targets, Tensor))
+        self._pair = _frozen(inputs), _frozen(targets)
         self._device = device
-        sizes = {len(one) for group in self._tensors for one in group}
+        sizes = {len(tensor) for side in self._pair for tensor in _tuple(side)}
         if len(sizes) != 1:
             raise ValueError(
                 f"Expected as many targets as inputs, got lengths {sorted(sizes)}; "
@@ -160,39 +134,27 @@ class TensorRows:
     def take(self, index: Index) -> Taken:
         """Return inputs and targets on the device."""
         where = None if index is None else torch.from_numpy(index)
-        return Taken(
-            *self._each(
-                lambda one: self._moved(
-                    one.detach() if where is None else one.detach()[where]
-                )
-            )
-        )
+
+        def chosen(tensor: Tensor) -> Tensor:
+            rows = tensor.detach() if where is None else tensor.detach()[where]
+            return rows if self._device is None else rows.to(self._device)
+
+        return Taken(*_each_of(self._pair, chosen))
 
     def parts(self) -> tuple[Any, ...]:
         """Return all tensors, and how they lie in memory."""
-        strides = [one.stride() for group in self._tensors for one in group]
-        return self._tensors, self._single, strides
+        strides = [tensor.stride() for side in self._pair for tensor in _tuple(side)]
+        single = [isinstance(side, Tensor) for side in self._pair]
+        return self._pair, single, strides
 
     def zeros(self) -> tuple[Any, Any]:
         """Return two examples of zeros, from shapes and types: no row is read."""
 
-        def two(one: Tensor) -> Tensor:
-            device = one.device if self._device is None else self._device
-            return torch.zeros(2, *one.shape[1:], dtype=one.dtype, device=device)
+        def two(tensor: Tensor) -> Tensor:
+            device = tensor.device if self._device is None else self._device
+            return torch.zeros(2, *tensor.shape[1:], dtype=tensor.dtype, device=device)
 
-        return self._each(two)
-
-    def _each(self, make: Callable[[Tensor], Tensor]) -> tuple[Any, Any]:
-        """Return what is made of inputs and targets, a single tensor as itself."""
-        first, second = (
-            make(group[0]) if single else tuple(make(one) for one in group)
-            for group, single in zip(self._tensors, self._single, strict=True)
-        )
-        return first, second
-
-    def _moved(self, tensor: Tensor) -> Tensor:
-        """Bring a tensor to the device."""
-        return tensor if self._device is None else tensor.to(self._device)
+        return _each_of(self._pair, two)
 
 
 class DatasetRows:
@@ -252,6 +214,12 @@ class DatasetRows:
         return TensorRows(*self._blank, device=self._device).zeros()
 
 
+ExampleSource = TensorRows | DatasetRows
+"""Rows for a module, whose shapes can be had without their values."""
+
+RowSource = ArrayRows | ExampleSource
+
+
 def _collated(example: Any) -> tuple[Any, Any] | None:
     """Return an example as a batch of one, or None if it is no pair of numbers."""
     if not isinstance(example, tuple | list) or len(example) != 2:
@@ -268,7 +236,6 @@ def _collated(example: Any) -> tuple[Any, Any] | None:
 def _each_of(
     pair: tuple[Any, Any], change: Callable[[Tensor], Tensor]
 ) -> tuple[Any, Any]:
-    """Return inputs and targets with every tensor changed."""
     first, second = (
         tuple(map(change, side)) if isinstance(side, tuple) else change(side)
         for side in pair
@@ -285,7 +252,6 @@ def _kinds(pair: tuple[Any, Any]) -> list[list[Any]]:
 
 
 def _joined(examples: list[tuple[Any, Any]]) -> tuple[Any, ...]:
-    """Put batches one behind the other."""
     sides = zip(*examples, strict=True)
     return tuple(
         tuple(map(torch.cat, zip(*side, strict=True)))
@@ -319,5 +285,4 @@ def _tuple(tensors: Any) -> tuple[Tensor, ...]:
 
 
 def _frozen(collated: Any) -> Any:
-    """Return what the collation made of several inputs as a tuple."""
     return tuple(collated) if isinstance(collated, list) else collated
