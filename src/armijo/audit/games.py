@@ -43,16 +43,13 @@ class Game(Protocol):
     @property
     def name(self) -> str:
         """What the game is called."""
-        ...
 
     @property
     def claim(self) -> Claim:
         """The guarantee of the release."""
-        ...
 
     def play(self, present: bool, randomness: Randomness) -> FloatArray:
         """Release once, with or without the row, as a vector of fixed length."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

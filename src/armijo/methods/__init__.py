@@ -4,7 +4,15 @@
 from armijo.methods.armijo_search import ArmijoSearch
 from armijo.methods.auto import Auto
 from armijo.methods.auto_network import AutoNetwork
-from armijo.methods.base import Method, Problem, State, StepRecord, minimize
+from armijo.methods.base import (
+    Method,
+    OneShot,
+    Problem,
+    SampledBatches,
+    State,
+    StepRecord,
+    minimize,
+)
 from armijo.methods.line_search import BLGD, BLSGD
 from armijo.methods.sgd import DPSGD, DPAdam
 
@@ -17,7 +25,9 @@ __all__ = [
     "AutoNetwork",
     "DPAdam",
     "Method",
+    "OneShot",
     "Problem",
+    "SampledBatches",
     "State",
     "StepRecord",
     "minimize",

@@ -80,7 +80,6 @@ class State(Protocol):
     @property
     def w(self) -> Tensor:
         """The parameters."""
-        ...
 
 
 SOLVED = "solved"
@@ -248,7 +247,6 @@ class CountedState(State, Protocol):
     @property
     def updates(self) -> int:
         """How many updates were made."""
-        ...
 
 
 C = TypeVar("C", bound=CountedState)
