@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 NOT_VERIFIED = 4
 """Exit code of a run that does not verify, and of an audit that refutes a claim."""
 INTERRUPTED = 130
+_CLAIMS = (
+    *("statement", "guarantee", "epsilon", "delta", "relation", "accountant"),
+    *("broken_premises", "assumptions"),
+)
 _BAR = 8  # characters that stand for the claimed epsilon
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -306,18 +310,11 @@ def fit(
             "command with --resume to go on. What was charged stays charged."
         )
         raise typer.Exit(INTERRUPTED)
-    privacy = outcome.estimator.privacy_
-    if not privacy.guarantee.holds:
-        warn(privacy.guarantee.sentence())
+    privacy = outcome.model.privacy
+    if not privacy["guarantee"]:
+        warn(privacy["statement"])
     result = {
-        "statement": privacy.guarantee.sentence(),
-        "guarantee": privacy.guarantee.holds,
-        "epsilon": privacy.budget.epsilon,
-        "delta": privacy.budget.delta,
-        "relation": privacy.relation.value,
-        "accountant": privacy.accountant,
-        "broken_premises": list(privacy.guarantee.broken_premises),
-        "assumptions": list(privacy.guarantee.assumptions),
+        **{name: privacy[name] for name in _CLAIMS},
         "batches": outcome.estimator.n_iter_,
         "model": str(out / "model.json"),
         "report": str(out / "report.html"),

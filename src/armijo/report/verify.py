@@ -24,7 +24,7 @@ from armijo.report.page import (
     digest,
 )
 from armijo.tables import LinearModel, load_model, load_schema
-from armijo.tables.cells import shown
+from armijo.tables.columns import shown
 from armijo.training.checkpoint import read_released
 from armijo.training.run import RunFiles, released
 
@@ -98,7 +98,6 @@ def _with_files(found: Verification, folder: Path) -> Verification:
 
 
 def _digest_faults(ledger: str, view: LedgerView, folder: Path) -> Iterator[Fault]:
-    """Compare files with their digests."""
     digests = {} if view.closing is None else view.closing.digests
     expected = [name for name in digests if name != PARAMETERS]
     if Path(ledger).name == LEDGER and (expected or (folder / MODEL).exists()):
@@ -146,7 +145,6 @@ def _fit_faults(ledger: str, view: LedgerView, folder: Path) -> Iterator[Fault]:
 
 
 def _schema_faults(path: Path, model: LinearModel) -> Iterator[Fault]:
-    """Compare the schema file with that of the model."""
     if not path.is_file():
         return  # already named
     try:
@@ -159,7 +157,6 @@ def _schema_faults(path: Path, model: LinearModel) -> Iterator[Fault]:
 
 
 def _report_faults(path: Path, model: LinearModel) -> Iterator[Fault]:
-    """Compare the report with the model."""
     if not path.is_file():
         return  # already named
     try:
@@ -177,7 +174,6 @@ def _report_faults(path: Path, model: LinearModel) -> Iterator[Fault]:
 def _claim_faults(
     path: Path, view: LedgerView, privacy: Mapping[str, Any]
 ) -> Iterator[Fault]:
-    """Compare the statement of a model with the header of its ledger."""
     for name in _CLAIMS:
         if privacy.get(name) != view.header.get(name):
             yield Fault(
@@ -262,45 +258,34 @@ def summarize_run(folder: str | os.PathLike[str]) -> dict[str, object]:
             f"Expected a folder that fit left, got {path}; check the path."
         )
     view = read_ledger(path / LEDGER)
-    found = verify_run(path)
-    header = view.header
-    described: dict[str, object] = {
-        "state": _state(path),
-        "epsilon": header.get("epsilon"),
-        "delta": header.get("delta"),
-        "relation": header.get("relation"),
-        "accountant": header.get("accountant"),
-        "guarantee": header.get("guarantee"),
-        "broken_premises": header.get("broken_premises"),
+    verification = verify_run(path)
+    about: dict[str, object] = {}
+    state = "ended without a model"  # a run that diverged leaves its ledger only
+    if (path / MODEL).is_file():
+        state, model = "finished", load_model(path / MODEL)
+        about = {
+            "statement": model.privacy.get("statement"),
+            "model": model.kind,
+            "target": model.schema.target,
+            "classes": list(model.classes),
+            "features": len(model.feature_names),
+        }
+    elif (path / CHECKPOINT).is_file():
+        state, about = "unfinished", {"remedy": "run fit with --resume to finish it"}
+    if (path / REPORT_JSON).is_file():
+        about["batches"] = _batches(path / REPORT_JSON)
+    return {
+        "state": state,
+        **{name: view.header.get(name) for name in _CLAIMS[:6]},
         "charges": len(view.charges),
         "torn_lines": int(view.torn),
-        "created": header.get("created"),
-        "created_by": header.get("created_by"),
-        "verified": found.verified,
-        "verdict": found.verdict,
-        "faults": [str(fault) for fault in found.faults],
+        "created": view.header.get("created"),
+        "created_by": view.header.get("created_by"),
+        "verified": verification.verified,
+        "verdict": verification.verdict,
+        "faults": [str(fault) for fault in verification.faults],
+        **about,
     }
-    if (path / MODEL).is_file():
-        model = load_model(path / MODEL)
-        described["statement"] = model.privacy.get("statement")
-        described["model"] = model.kind
-        described["target"] = model.schema.target
-        described["classes"] = list(model.classes)
-        described["features"] = len(model.feature_names)
-    elif (path / CHECKPOINT).is_file():
-        described["remedy"] = "run fit with --resume to finish it"
-    if (path / REPORT_JSON).is_file():
-        described["batches"] = _batches(path / REPORT_JSON)
-    return described
-
-
-def _state(path: Path) -> str:
-    """Say how far the run in a folder got; one that diverged leaves its ledger only."""
-    if (path / MODEL).is_file():
-        return "finished"
-    if (path / CHECKPOINT).is_file():
-        return "unfinished"
-    return "ended without a model"
 
 
 def _batches(path: Path) -> int:

@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sensitive tables, their public schemas, and models in files that are safe to load."""
 
-from armijo.tables.cells import category_text
-from armijo.tables.columns import Categorical, Column, Ignore, Label, Numeric
+from armijo.tables.columns import (
+    Categorical,
+    Column,
+    Ignore,
+    Label,
+    Numeric,
+    category_text,
+)
 from armijo.tables.draft import draft_schema, round_bounds
 from armijo.tables.model_file import LinearModel, load_model, save_model
 from armijo.tables.reader import ROW_BORDERS, read_table

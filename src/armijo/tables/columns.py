@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a schema can say of one column, and how its cells become features.
 
-A kind of column is one class of this file.  Its bounds, categories and classes are
-public knowledge and never computed from rows.  Each cell is encoded on its own, so one
-person's row never changes another's features.
+A CSV cell is text and a Parquet cell has a type; both must lead to the same category
+and the same number.  A kind of column is one class of this file.  Its bounds,
+categories and classes are public knowledge and never computed from rows.  Each cell is
+encoded on its own, so one person's row never changes another's features.
 """
 
+import difflib
 import math
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, field, fields
 from functools import partial
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import (
     AfterValidator,
@@ -28,14 +33,125 @@ from pydantic import ValidationInfo as Info
 from pydantic.dataclasses import dataclass
 
 from armijo.errors import TableError
-from armijo.tables.cells import (
-    category_text,
-    distinct_texts,
-    listed,
-    shown,
-    suggestion,
-    to_numbers,
-)
+
+MISSING_NUMBERS = frozenset({"", "?", "n/a", "na", "nan", "none", "null"})
+_WHOLE = re.compile(r"([+-]?[0-9]+)\.0*")
+
+
+def category_text(value: object) -> str:
+    """Return the one text under which a category is known.
+
+    Surrounding spaces go; ``1``, ``1.0``, ``"1"`` and ``"1.0"`` are all ``"1"``;
+    ``True``, ``"true"`` and ``"TRUE"`` are all ``"True"``. Leading zeros stay, because
+    they tell codes apart. Empty text means that the cell is missing.
+
+    Examples
+    --------
+    >>> [category_text(value) for value in (1, 1.0, " 1.0 ", True, "true", "007")]
+    ['1', '1', '1', 'True', 'True', '007']
+    """
+    text = str(value).strip()
+    if text.lower() in ("true", "false"):
+        return text.capitalize()
+    whole = _WHOLE.fullmatch(text)
+    if whole:
+        text = whole.group(1)
+    return "0" if text in ("-0", "+0") else text
+
+
+def distinct_texts(series: pd.Series) -> tuple[NDArray[np.intp], list[str]]:
+    """Return a code per row (-1 for null) and the category text of every code.
+
+    Two codes can share a text, as 1 and "1.0" do, and a text can be empty.
+    """
+    codes, distinct = _factorized(series)
+    # NumPy scalars print single-precision numbers as short as a CSV file has them.
+    return codes, [category_text(value) for value in distinct]
+
+
+def _factorized(series: pd.Series) -> tuple[NDArray[np.intp], NDArray[Any]]:
+    cells: pd.Series | NDArray[np.object_] = series
+    if series.dtype == object:
+        # As Python objects, True and 1 are equal and lists have no hash: compare texts.
+        pairs = zip(series, series.isna(), strict=True)
+        texts = [None if absent else str(cell) for cell, absent in pairs]
+        cells = np.array(texts, dtype=object)
+    codes, distinct = pd.factorize(cells)
+    return codes, np.asarray(distinct)
+
+
+def to_numbers(series: pd.Series) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return every cell as a float, NaN where missing, and a mask of the bad cells.
+
+    Bad is what is neither missing nor a number; true and false are bad, since the
+    words of a CSV file would be.
+    """
+    kind = series.dtype
+    if pd.api.types.is_bool_dtype(kind) or pd.api.types.is_complex_dtype(kind):
+        return np.full(len(series), np.nan), series.notna().to_numpy(dtype=bool)
+    if pd.api.types.is_numeric_dtype(kind):
+        values = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        return values, np.zeros(len(series), dtype=bool)
+    return _text_to_numbers(series)
+
+
+def _text_to_numbers(
+    series: pd.Series,
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    if holds_text(series):
+        try:
+            texts = pc.utf8_trim_whitespace(pa.array(series, from_pandas=True))
+            values = pc.cast(texts, pa.float64()).fill_null(math.nan)
+            return np.array(values, dtype=np.float64), np.zeros(len(series), dtype=bool)
+        except (pa.ArrowException, UnicodeEncodeError):
+            pass
+    codes, distinct = _factorized(series)
+    parsed = [_number(str(cell)) for cell in distinct]
+    # The code of a null is -1 and so finds the last entry.
+    values = np.array([*parsed, math.nan], dtype=np.float64)
+    bad = np.array([*(number is None for number in parsed), False])
+    return values[codes], bad[codes]
+
+
+def holds_text(series: pd.Series) -> bool:
+    """Tell whether all cells that are not missing are text."""
+    return bool(pd.api.types.infer_dtype(series, skipna=True) == "string")
+
+
+def _number(text: str) -> float | None:
+    text = text.strip()
+    if text.lower() in MISSING_NUMBERS:
+        return math.nan
+    try:
+        return None if "_" in text else float(text)
+    except ValueError:
+        return None
+
+
+def shown(value: object, *, most: int = 60) -> str:
+    """Return a value as a message prints it: quoted, on one line, not too long."""
+    text = str(value)
+    return repr(text if len(text) <= most else text[:most] + "...")
+
+
+def listed(values: Iterable[object], *, most: int = 5) -> str:
+    """Return the first values quoted, with the number of those left out."""
+    items = list(values)
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(shown(item) for item in items[:most]) + more
+
+
+def suggestion(value: str, known: Iterable[str]) -> str:
+    """Return ``" (did you mean 'x'?)"`` if a known text comes close, else nothing.
+
+    >>> suggestion("privat", ["Private", "State-gov"])
+    " (did you mean 'Private'?)"
+    """
+    # Case is ignored, and the length cut, because the comparison is quadratic in it.
+    folded = {text[:100].lower(): text for text in known}
+    close = difflib.get_close_matches(value[:100].lower(), folded, n=1)
+    return f" (did you mean {shown(folded[close[0]])}?)" if close else ""
+
 
 NO_OTHER_KEYS = ConfigDict(extra="forbid")
 _UNKNOWN, _MISSING = -1, -2

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from armijo.errors import TableError
-from armijo.tables.cells import (
+from armijo.tables.columns import (
     distinct_texts,
     holds_text,
     shown,
@@ -172,7 +172,6 @@ def _draft_number(series: pd.Series, known: NDArray[np.float64]) -> Draft:
 
 
 def _draft_text(series: pd.Series) -> Draft:
-    """Draft a categorical column, or an ignored one if it has too many levels."""
     levels, gaps = _levels(series)
     if not levels:
         return _draft_ignore(series, "no value in it")

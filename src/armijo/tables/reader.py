@@ -30,7 +30,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from armijo.errors import TableError
-from armijo.tables.cells import listed, shown
+from armijo.tables.columns import listed, shown
 
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 ROW_BORDERS = "quoted line breaks mark the borders of the rows correctly"
@@ -114,7 +114,6 @@ def read_table(
 
 
 def _to_frame(table: pa.Table) -> pd.DataFrame:
-    """Turn an Arrow table into a frame, after a look at its names and its size."""
     names = [
         str(name).strip() or f"unnamed_{position}"
         for position, name in enumerate(table.column_names, start=1)
@@ -139,7 +138,6 @@ def _to_frame(table: pa.Table) -> pd.DataFrame:
 
 
 def _read_parquet(path: Path) -> pa.Table:
-    """Read a Parquet file, without the row numbers that pandas puts into it."""
     if path.stat().st_size == 0:
         raise TableError("Expected a table, got an empty file.")
     try:
@@ -161,7 +159,6 @@ def _read_parquet(path: Path) -> pa.Table:
 
 
 def _content(path: Path) -> bytes:
-    """Return the bytes of a CSV file, unpacked and without a byte-order mark."""
     content = path.read_bytes()
     if path.name.lower().endswith(".gz"):
         try:
@@ -205,7 +202,6 @@ def parse_csv(content: bytes, *, multiline: bool) -> tuple[list[str], pa.Table]:
 
 
 def _split_header(content: bytes, multiline: bool) -> tuple[bytes, bytes]:
-    """Return the first record and what follows it."""
     end = content.find(b"\n")
     while multiline and end >= 0 and content[:end].count(b'"') % 2:
         end = content.find(b"\n", end + 1)
@@ -240,7 +236,6 @@ def _header(line: bytes, multiline: bool) -> tuple[str, list[str]]:
 
 
 def _cells(text: str, delimiter: str) -> list[str]:
-    """Return the cells of one record."""
     try:
         return next(csv.reader([text], delimiter=delimiter), [])
     except csv.Error as error:
@@ -325,7 +320,6 @@ def _joined(body: bytes) -> list[bytes]:
 
 
 def _parsed(rows: list[bytes], delimiter: str, width: int, multiline: bool) -> pa.Table:
-    """Hand rows that are known to be such to the fast parser."""
     names = [f"f{place}" for place in range(width)]
     if not rows:
         return pa.table({name: pa.array([], pa.string()) for name in names})

@@ -25,7 +25,6 @@ from pydantic import BeforeValidator, Field, Strict, TypeAdapter, ValidationErro
 from pydantic.dataclasses import dataclass
 
 from armijo.errors import TableError
-from armijo.tables.cells import listed, shown, suggestion
 from armijo.tables.columns import (
     NO_OTHER_KEYS,
     Column,
@@ -33,6 +32,9 @@ from armijo.tables.columns import (
     Label,
     column_to_dict,
     explained,
+    listed,
+    shown,
+    suggestion,
 )
 
 SCHEMA_VERSION = 1
@@ -326,7 +328,6 @@ def encode(
 
 
 def _check_columns(frame: pd.DataFrame, schema: Schema, with_target: bool) -> None:
-    """Refuse a table whose columns or size do not fit."""
     names = list(frame.columns)
     if len(set(names)) < len(names) or not all(isinstance(n, str) for n in names):
         raise TableError(
@@ -345,7 +346,6 @@ def _check_columns(frame: pd.DataFrame, schema: Schema, with_target: bool) -> No
 
 
 def _column_message(missing: list[str], unexpected: list[str], width: int) -> str:
-    """Say which columns do not fit, and which were perhaps meant."""
     parts = []
     if missing:
         hints = (shown(name) + suggestion(name, unexpected) for name in missing[:5])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from armijo.tables.cells import (
+from armijo.tables.columns import (
     category_text,
     distinct_texts,
     listed,
