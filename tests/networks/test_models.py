@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from armijo.networks import cnn_cifar, cnn_small, mlp_256, mlp_1000
-from armijo.objectives.ghost.checks import Batch
 from armijo.objectives.ghost.engine import clipped_gradient_sum
+from armijo.objectives.ghost.guards import Batch
 from tests.networks.network_doubles import CROSS_ENTROPY
 
 DIGIT, PICTURE = (1, 28, 28), (3, 32, 32)

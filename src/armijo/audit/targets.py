@@ -44,7 +44,7 @@ from armijo.data.query import BoundedQuery, CertifiedSum
 from armijo.data.sources import TensorRows
 from armijo.methods.armijo_search import ArmijoSearch
 from armijo.methods.base import Direction, Method, Problem, StepRecord, minimize
-from armijo.objectives.ghost.checks import Batch, Loss, blanked
+from armijo.objectives.ghost.guards import Batch, Loss, blanked
 from armijo.objectives.linear import LinearObjective
 from armijo.objectives.module import ModuleObjective
 from armijo.randomness import Randomness

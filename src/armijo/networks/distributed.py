@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from armijo.data.distributed import ProcessGroup
 from armijo.data.sources import ExampleSource, TensorRows
-from armijo.objectives.ghost.checks import as_tuple
+from armijo.objectives.ghost.guards import as_tuple
 
 _BYTES = 16
 _BLOCK = 4096  # rows that are copied at a time

@@ -17,7 +17,7 @@ from armijo.accounting.budget import Computed, Neighboring
 from armijo.data.gate import leaky_answer
 from armijo.data.sources import DatasetRows, ExampleSource, TensorRows
 from armijo.objectives.ghost import int8
-from armijo.objectives.ghost.checks import Loss, as_tuple
+from armijo.objectives.ghost.guards import Loss, as_tuple
 from armijo.objectives.ghost.params import flat_size, trainable
 from armijo.objectives.module import ModuleObjective
 

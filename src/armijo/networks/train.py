@@ -25,7 +25,7 @@ from armijo.networks.inputs import (
     relation_of,
     source_of,
 )
-from armijo.objectives.ghost.checks import Loss
+from armijo.objectives.ghost.guards import Loss
 from armijo.objectives.module import ModuleObjective
 from armijo.randomness import Seed, as_seed
 from armijo.registry import network_method, network_sizes

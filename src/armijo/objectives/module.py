@@ -15,7 +15,15 @@ from armijo.accounting.budget import FloatArray
 from armijo.data.certified import EXACT_EXAMPLES
 from armijo.data.query import BoundedQuery, CertifiedSum, Rows
 from armijo.objectives.base import Objective, QueryForm
-from armijo.objectives.ghost.checks import (
+from armijo.objectives.ghost.engine import (
+    Clip,
+    ExampleLosses,
+    add_clipped,
+    losses_along,
+    losses_at,
+    plain_sum,
+)
+from armijo.objectives.ghost.guards import (
     Batch,
     Loss,
     as_tuple,
@@ -23,24 +31,19 @@ from armijo.objectives.ghost.checks import (
     blanked,
     each_tensor,
     refuse_mixing,
+    skip_failing,
 )
-from armijo.objectives.ghost.engine import (
-    Clip,
-    ExampleLosses,
-    add_clipped,
-    losses_at,
-    plain_sum,
-)
-from armijo.objectives.ghost.line import losses_along
-from armijo.objectives.ghost.loss_probe import refuse_mixing_loss
 from armijo.objectives.ghost.params import (
     flat_parameters,
     flat_size,
     load_parameters,
     trainable,
 )
-from armijo.objectives.ghost.probe import refuse_mixing_examples, row_wise_test
-from armijo.objectives.ghost.skip_failing import skip_failing
+from armijo.objectives.ghost.probe import (
+    refuse_mixing_examples,
+    refuse_mixing_loss,
+    row_wise_test,
+)
 from armijo.objectives.ghost.strategy import strategy_for
 from armijo.objectives.losses import clipped_losses, loss_drops
 

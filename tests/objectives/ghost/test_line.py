@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from armijo.objectives.ghost import clipped_gradient_sum, losses_at
-from armijo.objectives.ghost.checks import Batch
-from armijo.objectives.ghost.line import losses_along
+from armijo.objectives.ghost.engine import losses_along
+from armijo.objectives.ghost.guards import Batch
 from armijo.objectives.ghost.params import flat_parameters
 from tests.objectives.ghost.oracle import cross_entropy
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from armijo.objectives.ghost import clipped_gradient_sum, losses_at
+from armijo.objectives.ghost.guards import repeated
 from armijo.objectives.ghost.params import flat_parameters
-from armijo.objectives.ghost.randomness import repeated
 from armijo.objectives.ghost.strategy import strategy_for
 from tests.objectives.ghost.oracle import (
     LATTICE,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from armijo.data.query import Rows
-from armijo.objectives.ghost.checks import Batch, blanked
+from armijo.objectives.ghost.guards import Batch, blanked
 from armijo.objectives.module import ModuleObjective
 from tests.networks.network_doubles import (
     CLASSES,

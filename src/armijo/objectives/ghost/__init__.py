@@ -8,15 +8,14 @@
 :mod:`~.layers`           what a layer's input and output gradient mean for it
 :mod:`~.grads`            norms and integers from such factors
 :mod:`~.conv`             the same for convolutions
+:mod:`~.int8`             exact products of integer factors
 :mod:`~.vmap_fallback`    any other module, through torch.func in chunks
 :mod:`~.probe`            whether an example's numbers depend on the others
-:mod:`~.skip_failing`     examples that raise become blanks of a batch
-:mod:`~.buffers`          a module's buffers, which no pass may change
+:mod:`~.guards`           batches, refusals, buffers, masks, examples that raise
 :mod:`~.params`           a module's parameters as one flat vector, and back
 ========================  ==========================================================
 """
 
-from armijo.objectives.ghost.checks import Batch, Loss
 from armijo.objectives.ghost.engine import (
     AUTOMATIC_SHIFT,
     Clip,
@@ -25,6 +24,7 @@ from armijo.objectives.ghost.engine import (
     clipped_gradient_sum,
     losses_at,
 )
+from armijo.objectives.ghost.guards import Batch, Loss
 from armijo.objectives.ghost.layers import Rule, register_layer
 from armijo.objectives.ghost.params import (
     flat_parameters,

@@ -72,21 +72,9 @@ class ConvGrad:
     def __init__(self, layout: Geometry, images: Tensor, gradients: Tensor) -> None:
         self.layout, self.images, self.gradients = layout, images, gradients
         self._kept: list[Tensor] | None = None
-
-    @property
-    def examples(self) -> int:
-        """The number B of examples."""
-        return len(self.images)
-
-    @property
-    def size(self) -> int:
-        """Numbers in one example's gradient."""
-        return math.prod(self.layout.shape)
-
-    @property
-    def kept_size(self) -> int:
-        """All of it."""
-        return self.size
+        self.examples = len(self.images)
+        self.size = math.prod(self.layout.shape)
+        self.kept_size = self.size
 
     def _blocks(self) -> list[slice]:
         """Return the examples to be formed together."""

@@ -147,21 +147,9 @@ class Materialized:
 
     def __init__(self, gradients: Tensor) -> None:
         self.gradients = gradients
-
-    @property
-    def examples(self) -> int:
-        """The number B of examples."""
-        return len(self.gradients)
-
-    @property
-    def size(self) -> int:
-        """Numbers in one example's gradient."""
-        return self.gradients[0].numel()
-
-    @property
-    def kept_size(self) -> int:
-        """They are there already."""
-        return 0
+        self.examples = len(self.gradients)
+        self.size = math.prod(gradients.shape[1:])
+        self.kept_size = 0
 
     def squared_norms(self, keep: bool) -> Tensor:
         """Return the squared norms, (B,)."""
@@ -186,21 +174,9 @@ class OuterProduct:
         self.with_bias = False  # whether right_t has a one behind its last number
         self._norms: tuple[Tensor, Tensor] | None = None
         self._kept: Materialized | None = None
-
-    @property
-    def examples(self) -> int:
-        """The number B of examples."""
-        return len(self.left)
-
-    @property
-    def size(self) -> int:
-        """Numbers in one example's gradient."""
-        return self.left.shape[2] * self.right.shape[2]
-
-    @property
-    def kept_size(self) -> int:
-        """One term is never formed."""
-        return 0 if self.left.shape[1] == 1 else self.size
+        self.examples = len(self.left)
+        self.size = self.left.shape[2] * self.right.shape[2]
+        self.kept_size = 0 if self.left.shape[1] == 1 else self.size
 
     def squared_norms(self, keep: bool) -> Tensor:
         """Return the squared norms, (B,)."""
@@ -290,27 +266,15 @@ class EmbeddingGrad:
 
     def __init__(self, places: Tensor, gradients: Tensor, height: int) -> None:
         self.places, self.gradients, self.height = places, gradients, height
-
-    @property
-    def examples(self) -> int:
-        """The number B of examples."""
-        return len(self.places)
+        self.examples = len(self.places)
+        self.size = self.height * self.gradients.shape[2]
+        self.kept_size = 0
 
     def _keys(self) -> tuple[Tensor, Tensor]:
         """Return which (example, place) there are, and which of them each term is."""
         row = torch.arange(self.examples, device=self.places.device)
         keys = (row[:, None] * self.height + self.places).flatten()
         return torch.unique(keys, return_inverse=True)
-
-    @property
-    def size(self) -> int:
-        """Numbers in one example's gradient."""
-        return self.height * self.gradients.shape[2]
-
-    @property
-    def kept_size(self) -> int:
-        """Looked-up rows are never formed."""
-        return 0
 
     def squared_norms(self, keep: bool) -> Tensor:
         """Return the squared norms, from products of all terms at equal places.

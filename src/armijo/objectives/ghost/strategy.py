@@ -9,22 +9,20 @@ whether formed gradients are kept.
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from armijo.objectives.ghost.buffers import unwritten
 from armijo.objectives.ghost.capture import (
     Capture,
     Layer,
     UnsupportedForward,
     capture_activations,
 )
-from armijo.objectives.ghost.checks import refuse_mixing
+from armijo.objectives.ghost.guards import refuse_mixing, repeated, unwritten
 from armijo.objectives.ghost.layers import rule_for
 from armijo.objectives.ghost.params import every_layer, swapped, trainable
-from armijo.objectives.ghost.randomness import repeated
-from armijo.objectives.ghost.synthetic import output_tensors, synthetic_batch
 
 MOST_ROWS = 512
 """The most that go through a module at once: memory does not grow with the batch."""
@@ -210,3 +208,23 @@ def _scalar(outputs: list[Tensor]) -> Tensor:
         raise UnsupportedForward("outputs that do not depend on the parameters")
     sums = [(t * torch.linspace(1, 2, t.numel()).to(t).view_as(t)).sum() for t in parts]
     return torch.stack(sums).sum()
+
+
+def synthetic_batch(module: nn.Module, like: Tensor, examples: int) -> Tensor:
+    """Return random inputs; integers are places that every embedding has."""
+    shape = (examples, *like.shape[1:])
+    if like.is_floating_point():
+        return torch.rand(shape, dtype=like.dtype, device=like.device)
+    tables = [m.num_embeddings for m in module.modules() if isinstance(m, nn.Embedding)]
+    most = min(tables, default=2)
+    return torch.randint(most, shape, device=like.device).to(like.dtype)
+
+
+def output_tensors(output: Any, examples: int) -> list[Tensor]:
+    """Return the tensors in an output, one entry for each example in all of them."""
+    if isinstance(output, Tensor):
+        if output.shape[:1] != (examples,):
+            raise UnsupportedForward(f"an output of shape {tuple(output.shape)}")
+        return [output]
+    parts = output.values() if isinstance(output, dict) else output
+    return [part for value in parts for part in output_tensors(value, examples)]

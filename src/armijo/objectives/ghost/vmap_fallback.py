@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from armijo.objectives.ghost.checks import (
+from armijo.objectives.ghost.guards import (
     Batch,
     Loss,
     Tensors,
     as_tuple,
     check_losses,
     each_tensor,
+    repeated,
 )
-from armijo.objectives.ghost.randomness import repeated
 from armijo.objectives.ghost.strategy import CaptureStrategy
 
 _Values = dict[str, Tensor]
