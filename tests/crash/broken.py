@@ -9,9 +9,8 @@ from typing import Any
 from armijo import _files
 from armijo.accounting import ledger
 from armijo.accounting.ledger import Charge, Ledger, MemoryLedger
-from armijo.accounting.run_key import RunKey
 from armijo.randomness import Randomness
-from armijo.training.replay import ReplayableRun
+from armijo.training.replay import ReplayableRun, RunKey
 from tests.crash import subjects
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from armijo.accounting import run_key
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.accounting.ledger import read_ledger
 from armijo.errors import ArmijoError
@@ -23,6 +22,7 @@ from armijo.methods.base import StepRecord
 from armijo.objectives import LinearObjective
 from armijo.registry import make_method
 from armijo.report.verify import ledger_fault
+from armijo.training import replay as run_key
 from armijo.training import run
 from tests.networks.network_doubles import flat, network, prepared
 from tests.training.runs import RunSettings, train

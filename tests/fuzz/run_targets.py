@@ -13,11 +13,11 @@ import torch
 from hypothesis import strategies as st
 
 from armijo.accounting.ledger import Ledger, read_ledger, seal
-from armijo.accounting.run_key import RunKey
 from armijo.errors import ArmijoError, LedgerError
 from armijo.methods.base import StepRecord
 from armijo.report.verify import summarize_run
 from armijo.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from armijo.training.replay import RunKey
 from tests.accounting.ledger_samples import HEADER, sample, torn_sample
 from tests.fuzz.mutations import odd_json
 from tests.fuzz.table_targets import MODEL

@@ -16,11 +16,11 @@ from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import best_share, noise_multiplier_for
 from armijo.accounting.conversion import best_order, order_grid
 from armijo.accounting.mechanisms import Gaussian, Subsampled
-from armijo.accounting.run_key import RunKey
 from armijo.errors import ArmijoError, TableError
 from armijo.report.page import plain_sentence
 from armijo.tables import read_table
 from armijo.training.checkpoint import load_checkpoint
+from armijo.training.replay import RunKey
 from tests.cli.conftest import (  # noqa: F401 (fixtures)
     armijo,
     seeded,

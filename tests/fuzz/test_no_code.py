@@ -16,12 +16,12 @@ import pytest
 import torch
 
 from armijo.accounting.ledger import Ledger, read_ledger
-from armijo.accounting.run_key import RunKey
 from armijo.cli.fit import predict_table
 from armijo.errors import ArmijoError
 from armijo.report.verify import summarize_run
 from armijo.tables import load_model, load_schema, read_table
 from armijo.training.checkpoint import load_checkpoint, to_bytes
+from armijo.training.replay import RunKey
 from tests.accounting.ledger_samples import HEADER
 from tests.fuzz.run_targets import RUN, position, report
 from tests.fuzz.table_targets import CSV, written

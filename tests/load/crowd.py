@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from armijo import randomness
-from armijo.accounting import run_key
 from armijo.accounting.ledger import Ledger
 from armijo.estimators import PrivateLogisticRegression
 from armijo.methods import BLSGD, DPSGD, Auto
+from armijo.training import replay as run_key
 
 METHODS: tuple[tuple[dict[str, Any], int], ...] = (
     ({"method": BLSGD(sampling_prob=0.5), "max_batches": 4}, 4),

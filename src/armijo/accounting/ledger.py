@@ -20,7 +20,7 @@ and is cut off when the ledger is opened again. Nothing else is ever taken out o
 file. What no file can tell is that complete lines are missing at its end, as in an old
 copy.
 
-A run that redoes steps with its own key (:mod:`armijo.accounting.run_key`) rewinds its
+A run that redoes steps with its own key (:mod:`armijo.training.replay`) rewinds its
 ledger to where its checkpoint stands; charges that are in the file are then expected
 again, in their order, and not written again.
 """

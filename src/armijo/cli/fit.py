@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from armijo._files import replace_file
 from armijo.accounting.ledger import close_ledger
-from armijo.accounting.run_key import destroy_key
 from armijo.errors import TableError
 from armijo.estimators import PrivateLinearClassifier
 from armijo.methods.base import StepRecord
@@ -45,7 +44,7 @@ from armijo.tables import (
     save_model,
 )
 from armijo.tables.model_file import KINDS, estimator_class
-from armijo.training.replay import key_path
+from armijo.training.replay import destroy_key, key_path
 
 LEAKS = "leaky-diagnostics.csv"
 Path_ = str | os.PathLike[str]

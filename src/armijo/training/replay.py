@@ -1,29 +1,258 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run that a crash cannot change: key, ledger and checkpoint tied together.
 
-A step is charged, made, settled, and only then seen; checkpoints say how many charges
+A step is charged, made, committed, and only then seen; checkpoints say how many charges
 their state has used.  After a crash the steps behind the checkpoint are redone with the
 key of the run, without being charged again (docs/ledger.md has the proof).
+
+The key is drawn before the first charge and destroyed when the run ends.  In between it
+lies beside the checkpoint, readable by its owner only, with two kinds of tags (keyed
+BLAKE2b, which tell nothing to whoever lacks the key):
+
+* of the *facts* it was made for (rows, settings, machine).  A key serves no other
+  facts, so no noise is drawn again for other rows;
+* of the *result* of each step, synced before anybody sees that result.  A redone step
+  must come to the same result, else it ends there and nothing of it is seen.
+
+So what is seen of one charge is one result, however often its step was redone.
 """
 
+import hashlib
+import json
 import os
+import platform
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
+import scipy
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from torch import Tensor
+
+from armijo._files import sync_folder, write_synced
 from armijo.accounting.ledger import Ledger
-from armijo.accounting.run_key import (
-    CheckpointRef,
-    Digest,
-    Fingerprint,
-    RunKey,
-    resume_key,
-)
-from armijo.data.identity import update_digest, update_with_machine
 from armijo.data.sources import RowSource
-from armijo.errors import LedgerError
+from armijo.errors import ArmijoError, LedgerError, RechargeWarning
 from armijo.methods.base import State, StepRecord
-from armijo.randomness import Randomness
+from armijo.randomness import KEY_BYTES, Randomness, fresh_key
 from armijo.training.checkpoint import Checkpoint
+
+FORMAT, VERSION = "armijo-run-key", 1
+Digest = hashlib.blake2b
+DigestInput = Callable[[Digest], None]
+"""Puts a value into a digest."""
+Fingerprint = Mapping[str, DigestInput]
+"""What a key is made for, by the name that messages give it."""
+
+_TAG_BYTES = 16
+_BLOCK = 1 << 23  # bytes of a table that are in memory at a time
+_PLAIN = (type(None), bool, int, float, str)
+_THREADS = ("OMP_", "MKL_", "OPENBLAS_", "BLIS_", "ATEN_", "KMP_")
+_RESULT = re.compile(rb"(\d{1,18}) ([0-9a-f]{32})")
+
+
+class RunKey:
+    """A secret, what it was made for, and the results of its steps so far.
+
+    Made by :meth:`create` and :meth:`load`.
+    """
+
+    def __init__(self, path: str, secret: bytes, made_for: Mapping[str, str]) -> None:
+        self._path, self._secret = path, secret
+        self._made_for = dict(made_for)
+        self._results: dict[int, str] = {}
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], facts: Fingerprint) -> "RunKey":
+        """Draw a key and write it; one that lies there is destroyed first."""
+        place = os.path.abspath(path)
+        destroy_key(place)
+        key = cls(place, fresh_key(), {})
+        key._made_for = {name: key.tag(name, feed) for name, feed in facts.items()}
+        document = {
+            "format": FORMAT,
+            "version": VERSION,
+            "secret": key._secret.hex(),
+            "made_for": key._made_for,
+        }
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        try:
+            write_synced(place, json.dumps(document).encode(), flags)
+            sync_folder(place)
+        except OSError as error:
+            raise _failure("write", place, error, "Nothing was spent.") from error
+        return key
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "RunKey | None":
+        """Read a key; None if there is none, or not a whole one."""
+        place = os.path.abspath(path)
+        try:
+            with open(place, "rb") as file:
+                head, *lines = file.read().split(b"\n")
+            document = json.loads(head)
+            if (document["format"], document["version"]) != (FORMAT, VERSION):
+                return None
+            secret = bytes.fromhex(document["secret"])
+            key = cls(place, secret, dict(document["made_for"].items()))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _failure("read", place, error, "Nothing was spent.") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+        # A line that a crash cut off is of a result that nobody saw.
+        found = filter(None, map(_RESULT.fullmatch, lines))
+        key._results = {int(one[1]): one[2].decode() for one in found}
+        return key if len(secret) == KEY_BYTES else None
+
+    @property
+    def name(self) -> str:
+        """What ledger lines call this key; it tells nothing about the secret."""
+        return self.tag("name", lambda digest: None)[:16]
+
+    @property
+    def randomness(self) -> Randomness:
+        """The streams of the charges."""
+        return Randomness(self._secret)
+
+    def tag(self, purpose: str, feed: DigestInput) -> str:
+        """Return the tag of a value, which only this key can compute."""
+        digest = hashlib.blake2b(
+            key=self._secret, digest_size=_TAG_BYTES, person=b"armijo tag"
+        )
+        digest.update(f"{len(purpose)} {purpose}".encode())
+        feed(digest)
+        return digest.hexdigest()
+
+    def changed(self, facts: Fingerprint) -> list[str]:
+        """Name the facts that are not those the key was made for."""
+        names = [*facts, *(name for name in self._made_for if name not in facts)]
+        return [
+            name
+            for name in names
+            if name not in facts
+            or self.tag(name, facts[name]) != self._made_for.get(name)
+        ]
+
+    def commit(self, charge: int, result: DigestInput) -> None:
+        """Put the result of a step on record before anybody sees it.
+
+        Raises
+        ------
+        ArmijoError
+            The step was made before and came to another result, or the record cannot
+            be written.  The result must not be used.
+        """
+        tag = self.tag(f"result {charge}", result)
+        known = self._results.get(charge)
+        if known is None:
+            self._write_result(charge, tag)
+        elif known != tag:
+            raise ArmijoError(
+                f"Step {charge}, redone after a crash, came to another result than "
+                "before: the code or the machine's arithmetic is not the same. Nothing "
+                f"of it was released. Remove {self._path} and resume; the steps after "
+                "the checkpoint are then charged again."
+            )
+
+    def _write_result(self, charge: int, tag: str) -> None:
+        """Add a line; its newline comes first, so that a torn one spoils no other."""
+        line = f"\n{charge} {tag}".encode()
+        try:
+            write_synced(self._path, line, os.O_WRONLY | os.O_APPEND)
+        except OSError as error:
+            end = "What was charged stays charged; resume the run."
+            raise _failure("write", self._path, error, end) from error
+        self._results[charge] = tag
+
+    def destroy(self) -> None:
+        """Overwrite and remove the file: the run is over."""
+        destroy_key(self._path)
+
+
+def destroy_key(path: str | os.PathLike[str]) -> None:
+    """Overwrite a key, if there is one, and remove it."""
+    place = os.path.abspath(path)
+    try:
+        with suppress(FileNotFoundError):
+            try:
+                write_synced(place, bytes(os.path.getsize(place)), os.O_WRONLY)
+            finally:
+                os.unlink(place)
+            sync_folder(place)
+    except OSError as error:
+        raise _failure("destroy", place, error, "Remove it by hand.") from error
+
+
+def _failure(action: str, path: str, error: OSError, end: str) -> ArmijoError:
+    reason = error.strerror or str(error)
+    return ArmijoError(f"Cannot {action} the run key {path}: {reason}. {end}")
+
+
+class CheckpointRef(NamedTuple):
+    """Where a checkpoint stands: how many charges were made, and its tag."""
+
+    charges: int
+    tag: str
+    content: DigestInput
+
+
+def resume_key(
+    path: str | os.PathLike[str],
+    ledger: Ledger,
+    facts: Fingerprint,
+    past: CheckpointRef | None,
+) -> RunKey:
+    """Return the key for the charges to come; the ledger is ready for them.
+
+    If checkpoint, key, facts and later charges are of one run, the ledger is rewound to
+    the checkpoint and those charges are made again.  Else there is a fresh key, and
+    what they paid for is lost.
+    """
+    if past is not None:
+        key = RunKey.load(path)
+        reason = _unfit(key, ledger, facts, past)
+        if key is not None and reason is None:
+            return key
+        lost = ledger.next_index - past.charges
+        if lost:
+            warnings.warn(
+                f"The charges after the checkpoint ({lost}) are lost, and their steps "
+                f"are charged again with fresh noise: {reason}.",
+                RechargeWarning,
+                stacklevel=2,
+            )
+    fresh = RunKey.create(path, facts)
+    ledger.use_key(fresh.name)
+    return fresh
+
+
+def _unfit(
+    key: RunKey | None, ledger: Ledger, facts: Fingerprint, past: CheckpointRef
+) -> str | None:
+    """Rewind the ledger to the checkpoint, or say why steps cannot be redone."""
+    if key is None:
+        return "the run key is missing or damaged"
+    changed = key.changed(facts)
+    if changed:
+        return f"changed since then: {', '.join(changed)}"
+    if key.tag("checkpoint", past.content) != past.tag:
+        return "the checkpoint is not one of this run key"
+    ledger.use_key(key.name)
+    try:
+        ledger.rewind(past.charges)
+    except LedgerError:
+        return "the ledger holds charges of another run"
+    return None
 
 
 def key_path(checkpoint: str | os.PathLike[str]) -> Path:
@@ -129,3 +358,88 @@ def _refuse_other_ledger(ledger: Ledger, past: Checkpoint) -> None:
             f"holds {ledger.next_index}: it is an old copy. Bring back the ledger of "
             "this run; nothing was spent."
         )
+
+
+def update_digest(digest: Digest, value: Any) -> None:
+    """Put a value into a digest; different values put in different bytes.
+
+    Every part says its kind and length first.  Lists and tuples are the same, so are
+    NumPy's numbers and Python's, since files do not tell them apart.
+
+    >>> one, other = Digest(), Digest()
+    >>> update_digest(one, ("ab", "c")), update_digest(other, ("a", "bc"))
+    (None, None)
+    >>> one.digest() == other.digest()
+    False
+    """
+    if type(value) in _PLAIN:  # first, since most parts are such
+        _mark(digest, value)
+    elif isinstance(value, Tensor):
+        _absorb_tensor(digest, value.detach().cpu())
+    elif isinstance(value, np.ndarray):
+        _absorb_array(digest, value)
+    elif sparse.issparse(value):
+        parts = (value.data, value.indices, value.indptr)
+        update_digest(digest, (type(value).__name__, value.shape, *parts))
+    elif is_dataclass(value) and not isinstance(value, type):
+        named = {one.name: getattr(value, one.name) for one in fields(value)}
+        update_digest(digest, (type(value).__qualname__, named))
+    elif isinstance(value, Mapping):
+        update_digest(digest, ("mapping", *value.items()))
+    elif isinstance(value, tuple | list):
+        _mark(digest, "sequence", len(value))
+        for one in value:
+            update_digest(digest, one)
+    else:
+        _mark(digest, value.item() if isinstance(value, np.generic) else value)
+
+
+def _mark(digest: Digest, *words: object) -> None:
+    """Put in words with their length; an object without a text of its own is unique."""
+    text = repr(words).encode()
+    digest.update(len(text).to_bytes(8, "little"))
+    digest.update(text)
+
+
+def _absorb_array(digest: Digest, array: NDArray[Any]) -> None:
+    if array.dtype.hasobject:
+        update_digest(digest, array.tolist())
+        return
+    _mark(digest, array.dtype.str, array.shape)
+    flat = array.reshape(1) if array.ndim == 0 else array
+    height = max(1, _BLOCK * max(len(flat), 1) // max(flat.nbytes, 1))
+    for start in range(0, len(flat), height):
+        block = flat[start : start + height]
+        digest.update(block.tobytes())
+
+
+def _absorb_tensor(digest: Digest, tensor: Tensor) -> None:
+    _mark(digest, str(tensor.dtype), tuple(tensor.shape))
+    if tensor.numel():
+        flat = tensor.contiguous().reshape(-1).view(torch.uint8)
+        _absorb_array(digest, flat.numpy())
+
+
+def update_with_machine(digest: Digest) -> None:
+    """Put in what may change the last bit of a sum: libraries, threads, processor."""
+    from armijo import __version__
+
+    settings = sorted(
+        item for item in os.environ.items() if item[0].startswith(_THREADS)
+    )
+    found = (
+        (__version__, np.__version__, scipy.__version__, torch.__version__),
+        (platform.python_version(), platform.system(), platform.libc_ver()),
+        (platform.node(), platform.machine(), platform.processor()),
+        torch.backends.cpu.get_cpu_capability(),
+        (torch.get_num_threads(), _usable_cpus()),
+        (str(torch.get_default_dtype()), torch.get_float32_matmul_precision()),
+        settings,
+    )
+    update_digest(digest, found)
+
+
+def _usable_cpus() -> int | None:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import sparse
 
-from armijo.data import identity
-from armijo.data.identity import update_digest, update_with_machine
 from armijo.data.sources import ArrayRows, DatasetRows, TensorRows
+from armijo.training import replay as identity
+from armijo.training.replay import update_digest, update_with_machine
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from armijo.accounting import run_key
 from armijo.accounting.ledger import Ledger, read_ledger
-from armijo.accounting.run_key import CheckpointRef, RunKey, destroy_key, resume_key
 from armijo.errors import ArmijoError, LedgerError, RechargeWarning
+from armijo.training import replay as run_key
+from armijo.training.replay import CheckpointRef, RunKey, destroy_key, resume_key
 from tests.accounting.ledger_samples import HEADER, charge, full_disk
 
 
