@@ -170,8 +170,10 @@ class FormedSum:
 
 def _add_rows(out: Tensor, numbers: Tensor, grain: float = 1.0) -> None:
     """Add (K, b, n) to (K, n)."""
-    if numbers.shape[1] == 1:
-        out.add_(numbers[:, 0], alpha=grain)
+    if numbers.shape[1] == 1 or numbers.dtype == torch.float32:
+        # No product: a setting of torch lets those of float32 round to bfloat16.
+        for row in numbers.unbind(1):
+            out.add_(row, alpha=grain)
         return
     # A product with ones: torch takes sums over any but the last axis half as fast.
     ones = numbers.new_ones(1, 1, 1).expand(len(numbers), 1, numbers.shape[1])
@@ -187,8 +189,11 @@ def keep_certified(integers: Tensor, most: Tensor) -> None:
     over = ~(_bounds(integers) <= most)
     if not over.any():
         return
-    long = integers[..., over, :].nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-    squares, most = exact_squares(long), most[over]
+    # Squares of all rows: above 2**53 sums are rounded, and what one row gets must not
+    # depend on how many others are too long.
+    finite = integers.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    squares, most = exact_squares(finite)[over], most[over]
+    long = finite[..., over, :]
     factor = (most / squares).sqrt_().mul_(1 - 2.0**-20).clamp_(max=1.0)
     factor = factor.where(squares > most, 1.0).to(long.dtype)
     long.mul_(factor[:, None]).trunc_()

@@ -12,7 +12,15 @@ from torch import nn
 from torch.nn import functional
 
 from armijo.data import certified
-from armijo.data.certified import FINEST_BITS, SLACK, release_bits
+from armijo.data.certified import (
+    FINEST_BITS,
+    LARGE_FORMED,
+    SLACK,
+    FormedSum,
+    Share,
+    keep_certified,
+    release_bits,
+)
 from armijo.data.query import Rows
 from armijo.objectives.ghost import conv, grads, int8, strategy
 from armijo.objectives.module import ModuleObjective
@@ -375,3 +383,48 @@ def test_the_tests_see_a_branch_on_the_contents_of_a_batch(monkeypatch):
     assert not caught("linear")
     monkeypatch.setattr(grads.OuterProduct, "squared_norms", branching)
     assert caught("linear")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_shortened_integers_do_not_depend_on_how_many_rows_are_too_long(seed):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)  # sums above 2**53 are rounded, by shape and threads
+    try:
+        generator = torch.Generator().manual_seed(seed)
+        rows = torch.randn(1, 4, 40_001, generator=generator, dtype=torch.float64)
+        rows = rows.mul_(2.0**60).round_()
+        alone = rows.clone()
+        alone[:, 1:] = 0
+        most = torch.full((4,), 2.0**115, dtype=torch.float64)
+        for integers in (rows, alone):
+            keep_certified(integers, most)
+    finally:
+        torch.set_num_threads(threads)
+    assert alone[0, 0].any()
+    assert torch.equal(rows[0, 0], alone[0, 0])
+
+
+def test_sums_in_float32_use_no_product_that_a_setting_makes_coarse(monkeypatch):
+    product = torch.Tensor.baddbmm_
+
+    def coarse(out, left, right, **options):
+        """Round as ``torch.set_float32_matmul_precision("medium")`` allows."""
+        if right.dtype == torch.float32:
+            right = right.bfloat16().float()
+        return product(out, left, right, **options)
+
+    monkeypatch.setattr(torch.Tensor, "baddbmm_", coarse)
+    generator = torch.Generator().manual_seed(0)
+    gradients = torch.randn(1, 9, LARGE_FORMED, generator=generator)
+    gradients /= gradients.norm(dim=2, keepdim=True)
+    most = torch.full((9,), 4.0**40 * (1 + 2 * SLACK), dtype=torch.float64)
+    share = Share(torch.full((9,), 2.0**40, dtype=torch.float64), most, 40)
+    together, single = torch.zeros(2, 1, LARGE_FORMED, dtype=torch.float64)
+    total = FormedSum(together, torch.float32)
+    total.add(gradients, share)
+    total.close()
+    for row in range(9):
+        total = FormedSum(single, torch.float32)
+        total.add(gradients[:, row : row + 1], share.of(slice(row, row + 1)))
+        total.close()
+    assert torch.equal(together, single)
