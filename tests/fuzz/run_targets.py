@@ -170,7 +170,9 @@ def _odd_checkpoint(draw: Any) -> bytes:
         text = torch.tensor(list(content), dtype=torch.uint8)
         return safetensors.torch.save({**vectors, DOCUMENT: text})
     for _ in range(draw(st.integers(1, 2))):
-        vectors[draw(st.sampled_from([*sorted(vectors), "odd"]))] = draw(TENSORS)
+        vectors[draw(st.sampled_from([*sorted(vectors), "odd"]))] = draw(
+            TENSORS
+        ).clone()
     return put_together(document, vectors)
 
 

@@ -52,7 +52,7 @@ class FlatObjective:
     def gradient_sum(self, w, *, clip):
         return BoundedQuery(contributions=lambda rows: np.zeros((0, 2)), bound=clip)
 
-    def loss_drop_sum(self, w, step, step_size, *, form, clip, offset):
+    def loss_drop_sum(self, w, step, step_size, *, form, clip):
         return BoundedQuery(contributions=lambda rows: np.zeros(0), bound=clip)
 
     def penalty_drop(self, w, step):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from armijo.baselines import AGD
-from armijo.data.private import PrivateDataset
+from armijo.data.gate import PrivateDataset
 from armijo.data.sources import TensorRows
 from armijo.estimators import PrivateLogisticRegression, solve
 from armijo.methods import BLGD, DPSGD, Problem, minimize

@@ -138,7 +138,7 @@ class FormedSum:
         self.out = out
         self.small = out.numel() < LARGE_FORMED or dtype != torch.float32
         self._sum = None if self.small else torch.zeros_like(out, dtype=dtype)
-        self._rows, self._grain = 0, 1.0
+        self._added, self._grain = 0, 1.0
 
     def add(self, gradients: Tensor, share: Share, *, overwrite: bool = False) -> None:
         """Add gradients (K, b, n) of b examples."""
@@ -153,19 +153,19 @@ class FormedSum:
             return
         start, end = 0, numbers.shape[1]
         while start < end:
-            stop = min(end, start + FLOAT_ROWS - self._rows)
+            stop = min(end, start + FLOAT_ROWS - self._added)
             _add_rows(self._sum, numbers[:, start:stop])
-            self._rows += stop - start
-            if self._rows == FLOAT_ROWS:
+            self._added += stop - start
+            if self._added == FLOAT_ROWS:
                 self.close()
             start = stop
 
     def close(self) -> None:
         """Add what is still held in float32."""
-        if self._sum is not None and self._rows:
+        if self._sum is not None and self._added:
             self.out.add_(self._sum.double(), alpha=self._grain)
             self._sum.zero_()
-            self._rows = 0
+            self._added = 0
 
 
 def _add_rows(out: Tensor, numbers: Tensor, grain: float = 1.0) -> None:

@@ -78,7 +78,7 @@ def shard_digest(source: ExampleSource, dataset: Any, key: bytes) -> bytes:
     if len(source) == 0:
         return bytes(_BYTES)
     if isinstance(source, TensorRows):
-        tensors = [one for group in source.parts()[0] for one in group]
+        tensors = [one for side in source.parts()[0] for one in as_tuple(side)]
         return _added_up(_rows_of(tensors), key)
     indices = _indices(dataset, len(source))
     places = np.argsort(indices, kind="stable")
