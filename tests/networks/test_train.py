@@ -398,3 +398,17 @@ class TestWatching:
         assert "step size 0.2, epsilon 2" in shown.err
         prepared(method="sgd").run()
         assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_the_text_of_a_seeded_run_says_that_it_has_no_guarantee(seed):
+    trainer = armijo.Trainer(
+        nn.Linear(4, 3),
+        nn.CrossEntropyLoss(reduction="none"),
+        (torch.zeros(300, 4), torch.arange(300) % 3),
+        armijo.Budget(epsilon=1.0, delta=1e-5),
+        method="sgd",
+        steps=2,
+        seed=seed,
+    )
+    assert ("NO GUARANTEE" in repr(trainer)) is (seed is not None)

@@ -193,12 +193,13 @@ class Trainer(Run):
                 self.evaluations.append((done, float(self._evaluate(self._model))))
 
     def __repr__(self) -> str:
-        """Name public settings, and how many steps were made."""
+        """Name public settings, how many steps were made, and that nothing holds."""
+        void = "" if self.accountant.guarantee.holds else ", NO GUARANTEE"
         told = ("method", "sampling_prob", "steps", "n_rows", "relation")
         named = ", ".join(f"{name}={self._named[name]!r}" for name in told)
         return (
             f"Trainer({type(self._model).__name__}, {self.accountant.budget}, {named}, "
-            f"steps_made={len(self.records)})"
+            f"steps_made={len(self.records)}{void})"
         )
 
 
