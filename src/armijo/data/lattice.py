@@ -214,6 +214,8 @@ def _times(X: Any, factors: FloatArray) -> FloatArray:
 def slice_bits(features: int) -> tuple[int, int]:
     """Return the bits of a slice of weights, and the number of slices.
 
+    Examples
+    --------
     >>> [slice_bits(d) for d in (124, 784, 2048, 200_000)]
     [(24, 1), (21, 1), (20, 1), (12, 2)]
     """

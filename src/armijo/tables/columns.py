@@ -224,7 +224,7 @@ class Numeric:
     bounds is clamped silently and counted nowhere: a count would be a statistic of the
     private rows.
 
-    Parameters
+    Attributes
     ----------
     name : str
         Name in the header of the table.
@@ -279,7 +279,7 @@ class Numeric:
 class Categorical:
     """A category, encoded as one 0/1 feature per public category, in declared order.
 
-    Parameters
+    Attributes
     ----------
     name : str
         Name in the header of the table.
@@ -317,7 +317,7 @@ class Categorical:
 class Label:
     """The column to learn, with its public classes in order.
 
-    Parameters
+    Attributes
     ----------
     name : str
         Name in the header of the table.
@@ -340,7 +340,7 @@ class Label:
 class Ignore:
     """A column that is not used; the table may have it or not.
 
-    Parameters
+    Attributes
     ----------
     name : str
         Name in the header of the table.

@@ -63,7 +63,7 @@ Numbers = Annotated[NDArray[np.float64], PlainValidator(_array)]
 class LinearModel:
     """A linear classifier on the features of a schema.
 
-    Parameters
+    Attributes
     ----------
     kind : {"logistic", "svm"}
         What it was trained as.

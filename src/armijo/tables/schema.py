@@ -65,7 +65,7 @@ Version = Annotated[int, BeforeValidator(_this_version)]
 class Schema:
     """The public columns of a table, in the order of the features.
 
-    Parameters
+    Attributes
     ----------
     columns : sequence of Column
         `Numeric`, `Categorical`, `Ignore` and exactly one `Label`.
