@@ -41,7 +41,7 @@ from armijo.objectives.ghost import (
     parameters_at,
 )
 from armijo.objectives.ghost.conv import ConvGrad
-from armijo.objectives.ghost.engine import _captured
+from armijo.objectives.ghost.engine import _captured, plain_sum
 from armijo.objectives.ghost.grads import OuterProduct, PerExampleGrad
 from armijo.objectives.ghost.params import views
 from armijo.objectives.ghost.strategy import strategy_for
@@ -248,7 +248,8 @@ def formed_by(name: str) -> dict[str, str]:
 def correct_modes(name: str) -> dict[str, Step]:
     """Return the steps of Opacus whose clipped sum is the exact one."""
     module, x, y = made(name)
-    exact = clipped_gradient_sum(module, losses, (x, y), clip=CLIP).total
+    # Sums in floats: what peers add up is not rounded to a lattice, as ours is.
+    exact, _ = plain_sum(module, losses, Batch(x, y), clip=Clip(bound=CLIP))
     found: dict[str, Step] = {}
     for mode in OPACUS_MODES if fits(name) else ("ghost",):
         step = OpacusStep(*made(name), mode=mode)
