@@ -32,6 +32,7 @@ from armijo.methods.base import Direction, S, State, StepRecord
 FORMAT = "armijo-checkpoint"
 VERSION = 4
 _DOCUMENT = "document"
+_LENGTHS = 4096  # the document is padded to a multiple
 _OLD = {b"{": "a linear model", b"PK": "a network"}  # how files of 0.1 begin
 
 
@@ -93,6 +94,8 @@ def to_bytes(checkpoint: Checkpoint, run: Mapping[str, Any]) -> bytes:
         "evaluations": [(step, repr(value)) for step, value in checkpoint.evaluations],
     }
     text = json.dumps(document, allow_nan=False).encode()
+    # Few lengths: ctypes, by which tensors become bytes, keeps a type for each it met.
+    text += b" " * (-len(text) % _LENGTHS)
     vectors[_DOCUMENT] = torch.from_numpy(np.frombuffer(text, np.uint8).copy())
     return safetensors.torch.save(vectors)
 
