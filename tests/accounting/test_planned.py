@@ -414,3 +414,19 @@ def test_bad_counts_are_refused(count):
 @pytest.mark.parametrize("delta", [*NOT_POSITIVE, 1.0, 2.0], ids=repr)
 def test_bad_delta_is_refused(delta):
     refused(lambda: planned_epsilon([(FIRST, 1)], delta), "delta", delta)
+
+
+def test_an_interrupt_behind_the_write_leaves_no_charge_uncounted(monkeypatch):
+    watch = PlannedAccountant(BUDGET, [(FIRST, 1), (SECOND, 1)])
+    append = watch.ledger.append
+
+    def interrupted(*given, **named):
+        append(*given, **named)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watch.ledger, "append", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        watch.charge(FIRST)
+    monkeypatch.undo()
+    with pytest.raises(BudgetExceeded):
+        watch.charge(FIRST)

@@ -481,9 +481,9 @@ class PlannedAccountant(Accountant):
                     f"{mechanism!r} are used; stop here. Nothing was spent by this "
                     "request."
                 )
-            index = super().charge(mechanism, label=label, batch=batch)
+            # First: an interrupt behind the durable write must not leave it uncounted.
             self._used[mechanism] += 1
-        return index
+            return super().charge(mechanism, label=label, batch=batch)
 
 
 def _key(description: Mapping[str, object]) -> str:
