@@ -155,7 +155,7 @@ def test_overwriting_moves_earlier_runs_aside_whole(small, tmp_path):
     (out / "notes").mkdir()
     (out / "notes" / "mine.txt").write_text("keep me")
     first = content(out)
-    del first["checkpoint.json.key"]  # destroyed: that run is over
+    del first["checkpoint.safetensors.key"]  # destroyed: that run is over
     small.fit(out, overwrite=True, parameters={"max_batches": 2})
     assert own_files(out) == FILES | {"earlier-1"}
     assert content(out / "earlier-1") == first
@@ -187,7 +187,7 @@ def test_settings_that_are_refused_move_nothing(small, tmp_path):
     assert content(out) == before
     with pytest.raises(BudgetExceeded):
         small.fit(out, overwrite=True, parameters={**COSTLY, "sampling_prob": 1.0})
-    assert content(out) == before and (out / "checkpoint.json.key").exists()
+    assert content(out) == before and (out / "checkpoint.safetensors.key").exists()
 
 
 def test_a_step_that_costs_more_than_the_budget_says_what_epsilon_would_do(
@@ -306,7 +306,7 @@ def test_all_that_a_run_leaves_is_on_disk_before_its_checkpoint_goes(
             names.update({path.name: path.stat().st_ino for path in out.iterdir()})
 
     def unlinked(path, **given):
-        if os.fspath(path) == str(out / "checkpoint.json"):
+        if os.fspath(path) == str(out / "checkpoint.safetensors"):
             gone.append(path)
             for name in FILES | {"leaky-diagnostics.csv"}:
                 state = (out / name).stat()

@@ -32,7 +32,11 @@ def test_a_seeded_run_that_was_interrupted_ends_where_it_would_have(
     given = {"parameters": {"random_state": SEED}}
     first = small.fit(tmp_path / "run", callback=stop_after(count), **given)
     assert not first.finished and first.estimator.n_iter_ == count
-    unfinished = {"ledger.jsonl", "checkpoint.json", "checkpoint.json.key"}
+    unfinished = {
+        "ledger.jsonl",
+        "checkpoint.safetensors",
+        "checkpoint.safetensors.key",
+    }
     assert own_files(tmp_path / "run") == unfinished
     assert len(charges(tmp_path / "run")) == count
     again = small.fit(tmp_path / "run", resume=True, **given)
@@ -91,7 +95,7 @@ def test_a_batch_paid_and_not_finished_is_redone_and_not_paid_again(
     out = tmp_path / "run"
     interrupted_in_a_step(small, out, monkeypatch)
     assert len(charges(out)) == 4
-    assert read_released(out / "checkpoint.json").charges == 3
+    assert read_released(out / "checkpoint.safetensors").charges == 3
     found = small.fit(out, resume=True)
     view = read_ledger(out / "ledger.jsonl")
     assert found.estimator.history_["batch"].tolist() == list(range(len(view.charges)))
@@ -102,7 +106,7 @@ def test_a_batch_paid_and_not_finished_is_redone_and_not_paid_again(
 def test_a_batch_whose_key_is_gone_is_paid_again(small, tmp_path, monkeypatch):
     out = tmp_path / "run"
     interrupted_in_a_step(small, out, monkeypatch)
-    (out / "checkpoint.json.key").unlink()
+    (out / "checkpoint.safetensors.key").unlink()
     with pytest.warns(RechargeWarning, match=r"\(1\) are lost.*missing or damaged"):
         found = small.fit(out, resume=True)
     view = read_ledger(out / "ledger.jsonl")
@@ -126,10 +130,10 @@ def test_other_rows_are_paid_again(small, tmp_path, monkeypatch):
 def test_starting_over_destroys_the_key_and_keeps_the_ledger(small, tmp_path):
     out = tmp_path / "run"
     small.fit(out, callback=stop_after(2))
-    assert (out / "checkpoint.json.key").exists()
+    assert (out / "checkpoint.safetensors.key").exists()
     small.fit(out, overwrite=True)
     aside = out / "earlier-1"
-    assert {"ledger.jsonl", "checkpoint.json"} <= own_files(aside)
+    assert {"ledger.jsonl", "checkpoint.safetensors"} <= own_files(aside)
     assert not list(out.rglob("*.key"))
 
 
@@ -196,8 +200,8 @@ def test_a_run_does_not_go_on_without_the_ledger_of_its_batches(
 def test_a_damaged_checkpoint_is_refused_and_left_as_it_is(small, tmp_path):
     out = tmp_path / "run"
     small.fit(out, callback=stop_after(3))
-    damaged = (out / "checkpoint.json").read_bytes()[:-9]
-    (out / "checkpoint.json").write_bytes(damaged)
+    damaged = (out / "checkpoint.safetensors").read_bytes()[:-9]
+    (out / "checkpoint.safetensors").write_bytes(damaged)
     before = content(out)
     with pytest.raises(ArmijoError, match=r"not a checkpoint.*nothing was spent"):
         small.fit(out, resume=True)

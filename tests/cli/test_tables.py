@@ -312,7 +312,7 @@ def test_ctrl_c_and_resume_of_the_program_itself(armijo, small, tmp_path):
     assert [charge.index for charge in view.charges] == list(range(300))
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert [record["batch"] for record in report["history"]] == list(range(300))
-    assert not (tmp_path / "run" / "checkpoint.json").exists()
+    assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
 
 
 @pytest.mark.parametrize("damage", ["changed", "cut", "missing", "other"])

@@ -7,7 +7,7 @@ from tests.fuzz.cli_targets import resume_target
 from tests.fuzz.target import fuzzed
 
 pytestmark = pytest.mark.usefixtures("quick")
-FILES = ("checkpoint.json", "checkpoint.json.key", "ledger.jsonl")
+FILES = ("checkpoint.safetensors", "checkpoint.safetensors.key", "ledger.jsonl")
 
 
 @pytest.mark.parametrize("name", FILES)

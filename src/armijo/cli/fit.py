@@ -3,8 +3,8 @@
 
 The folder holds ``model.json`` (safe to load), ``report.html``, ``report.json``, the
 schema as it was used (``schema.toml``) and ``ledger.jsonl``, whose last line has the
-digests of the others; while a run is unfinished also ``checkpoint.json`` and the secret
-key that it is redone with after a crash, ``checkpoint.json.key``.
+digests of the others; while a run is unfinished also ``checkpoint.safetensors`` and the
+secret key that it is redone with after a crash, ``checkpoint.safetensors.key``.
 """
 
 import os

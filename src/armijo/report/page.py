@@ -25,7 +25,7 @@ from armijo.plotting import (
 )
 from armijo.tables import LinearModel
 
-MODEL, LEDGER, CHECKPOINT = "model.json", "ledger.jsonl", "checkpoint.json"
+MODEL, LEDGER, CHECKPOINT = "model.json", "ledger.jsonl", "checkpoint.safetensors"
 SCHEMA, REPORT_HTML, REPORT_JSON = "schema.toml", "report.html", "report.json"
 DIGESTED = (MODEL, SCHEMA, REPORT_JSON, REPORT_HTML)
 """Files of a finished run that the closing line of its ledger has digests of."""
