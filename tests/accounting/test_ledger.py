@@ -40,7 +40,7 @@ def test_what_was_written_is_read_back_exactly(path: Path) -> None:
         assert ledger.next_index == 2
         assert ledger.header == view.header
     assert view.header["format"] == "armijo-ledger"
-    assert view.header["version"] == 2
+    assert view.header["version"] == 3
     assert view.header["budget"] == HEADER["budget"]
     assert len(str(view.header["run"])) == 32
     assert not view.torn

@@ -135,11 +135,11 @@ def test_other_files_are_refused_and_left_alone(path: Path, content: bytes) -> N
     refuse(path, "holds no charge" if cut else "is not a ledger")
 
 
-@pytest.mark.parametrize("version", ["1", "0", '"2"', "null"])
+@pytest.mark.parametrize("version", ["1", "2", "0", '"3"', "null"])
 def test_another_version_is_refused(path: Path, version: str) -> None:
     data = b"".join(sample(path))
-    path.write_bytes(data.replace(b'"version":2', f'"version":{version}'.encode(), 1))
-    refuse(path, "this release of armijo writes version 2")
+    path.write_bytes(data.replace(b'"version":3', f'"version":{version}'.encode(), 1))
+    refuse(path, "this release of armijo writes version 3")
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_no_bytes_make_the_reader_fail_otherwise(data: st.DataObject) -> None:
     chain = b""
     content = b""
     pieces = data.draw(st.lists(st.tuples(st.booleans(), st.binary(max_size=40))))
-    payload = b'{"format":"armijo-ledger","version":2,"run":"0"}'
+    payload = b'{"format":"armijo-ledger","version":3,"run":"0"}'
     for honest, piece in [(True, payload[:-1]), *pieces]:
         line, chain = seal(chain, piece + b"}") if honest else (piece, chain)
         content += line + b"\n"

@@ -143,7 +143,7 @@ def test_a_run_without_a_guarantee_says_so(armijo, small, tmp_path):
 
 def test_a_ledger_of_version_1_is_refused_by_its_version(armijo, bare, tmp_path):
     path = tmp_path / "old.ledger"
-    path.write_bytes(bare.read_bytes().replace(b'"version":2', b'"version":1', 1))
+    path.write_bytes(bare.read_bytes().replace(b'"version":3', b'"version":1', 1))
     found = armijo("verify", path)
     assert found.code == 4 and "has version 1" in found.err
     assert "with the release that began it" in found.err

@@ -4,7 +4,7 @@
 A ledger is ASCII text, one JSON object per line, the last key of each being ``chain``,
 a checksum of the line and of the chain before it:
 
-* the header, ``{"format": "armijo-ledger", "version": 2, "run": ..., ...}``: who began
+* the header, ``{"format": "armijo-ledger", "version": 3, "run": ..., ...}``: who began
   the file and when (UTC), and what the accountant gave;
 * ``{"kind": "charge", "index": ..., "label": ..., "mechanism": ..., "cost": [...]}``,
   with ``"key": ...`` where the noise comes from a run key of that name;
@@ -58,7 +58,7 @@ __all__ = [
     "read_ledger",
 ]
 
-VERSION = 2
+VERSION = 3
 MAGIC = b'{"format":"armijo-ledger","version":'
 OWN_KEYS = ("format", "version", "run", "created", "created_by", "chain")
 """Keys of the header that the ledger itself writes; another run may differ in them."""
