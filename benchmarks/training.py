@@ -72,10 +72,9 @@ def private_step(X: np.ndarray, y: np.ndarray) -> Callable[[], object]:
         gradient_rho=1e-4, search_epsilon=0.5, search=search, sampling_prob=RATE
     )
     state = method.init(torch.zeros(objective.size, dtype=torch.float64))
-    size = data.expected_batch_size(RATE)
 
     def step() -> object:
-        return method.step(data.open(method.plan(state)), objective, state, size)
+        return method.step(data.open(method.plan(state)), objective, state)
 
     return step
 

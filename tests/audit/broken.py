@@ -48,18 +48,14 @@ def _opened(accountant):
 
 def divided_by_actual_size(monkeypatch):
     """The mean of the rows that were drawn, instead of the public divisor."""
-    sampled = PrivateDataset._sample
+    opened = PrivateDataset.open
 
-    def remembered(self, *settings):
-        rows = sampled(self, *settings)
-        self.actual_size = rows.size
-        return rows
+    def counted(self, *settings, **more):
+        batch = opened(self, *settings, **more)
+        batch.expected_size = max(batch._rows.size, 1)
+        return batch
 
-    def size(self, sampling_prob):
-        return max(self.actual_size, 1)
-
-    monkeypatch.setattr(PrivateDataset, "_sample", remembered)
-    monkeypatch.setattr(PrivateDataset, "expected_batch_size", size)
+    monkeypatch.setattr(PrivateDataset, "open", counted)
 
 
 def batch_amplified_again(monkeypatch):

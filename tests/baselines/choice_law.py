@@ -52,7 +52,7 @@ def log_laws(monkeypatch, method, state, X, y, objective, **more):
     with monkeypatch.context() as patch:
         patch.setattr(gate, "exponential_choice", capture)
         batch = opened(method, state, X, y, **more)
-        method.step(batch, objective, state, float(max(len(X), 1)))
+        method.step(batch, objective, state)
     return laws
 
 

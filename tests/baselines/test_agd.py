@@ -42,6 +42,8 @@ def method_of(**settings):
 class ScriptedBatch:
     """Returns one given sum and one given candidate."""
 
+    expected_size = 10.0
+
     def __init__(self, noisy_sum, chosen):
         self._noisy_sum, self._chosen = noisy_sum, chosen
         self.used = []
@@ -62,7 +64,7 @@ def feed(method, state, script, objective=LOGISTIC):
     for noisy_sum, chosen in script:
         plans.append(method.plan(state))
         batch = ScriptedBatch(noisy_sum, chosen)
-        state, record = method.step(batch, objective, state, 10.0)
+        state, record = method.step(batch, objective, state)
         assert tuple(batch.used) == plans[-1].mechanisms
         records.append(record)
     return state, records, plans
@@ -174,9 +176,10 @@ class TestGradAvg:
         state = method.init(torch.zeros(size, dtype=torch.float64))
         for k in range(5):
             plan = method.plan(state)
-            batch = PrivateBatch(Rows(np.zeros((rows, 1)), None), plan, randomness)
+            held = Rows(np.zeros((rows, 1)), None)
+            batch = PrivateBatch(held, plan, randomness, n_rows=rows)
             batch.noisy_argmax = lambda query, mechanism: 0
-            state, _ = method.step(batch, Flat(), state, float(rows))
+            state, _ = method.step(batch, Flat(), state)
             noise = state.pending.vector.numpy() - rows * per_row
             variance = clip**2 / (2 * RHO * 1.1**k)
             assert state.pending.noise_sq_norm == pytest.approx(size * variance)
@@ -271,7 +274,7 @@ class TestNoisyMin:
         counts = np.zeros(5)
         for _ in range(2000):
             batch = data.open(method.plan(state))
-            _, record = method.step(batch, self.objective, state, 3.0)
+            _, record = method.step(batch, self.objective, state)
             counts[round(record.step_size / 0.5)] += 1
         assert np.ptp(np.exp(law)) > 0.1
         assert stats.chisquare(counts, 2000 * np.exp(law)).pvalue > 1e-4
@@ -429,6 +432,6 @@ class TestRuns:
         method = method_of()
         state = method.init(zeros(LOGISTIC))
         batch = opened(method, state, *blobs(10))
-        method.step(batch, LOGISTIC, state, 10.0)
+        method.step(batch, LOGISTIC, state)
         with pytest.raises(Exception, match="used already"):
-            method.step(batch, LOGISTIC, state, 10.0)
+            method.step(batch, LOGISTIC, state)

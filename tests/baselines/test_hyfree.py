@@ -53,6 +53,8 @@ class FreeAccountant(Accountant):
 class Answers:
     """A batch without rows: what a step needs beside released sums would fail."""
 
+    expected_size = 100.0
+
     def __init__(self, *sums):
         self.sums = [np.array(values, dtype=float) for values in sums]
 
@@ -220,7 +222,7 @@ class TestFit:
         method = replace(own, noise_multiplier=noise)
         batch = Answers([1.0, 0.0, 0.0, 0.0], np.array(losses) * self.size)
         state = method.init(torch.zeros(4, dtype=torch.float64))
-        return method.step(batch, objective(l2=0.0), state, self.size)
+        return method.step(batch, objective(l2=0.0), state)
 
     def test_step_and_clip_follow_the_fit(self):
         state, record = self.after([0.9, 0.6, 0.5])
@@ -258,7 +260,7 @@ class TestFit:
         method = HyFree(variant="sgd", step_size=0.5, noise_multiplier=0.0)
         batch = Answers([100.0, 0.0, 0.0, 0.0], [90.0, 60.0, 50.0])
         state = method.init(torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64))
-        _, record = method.step(batch, objective(l2=0.4), state, self.size)
+        _, record = method.step(batch, objective(l2=0.4), state)
         d = 1.0 + 0.4  # gradient and penalty's
         values = [
             level + 0.2 * (1 - s * d) ** 2

@@ -192,4 +192,4 @@ def test_a_replica_whose_steps_do_not_contract_is_refused():
 def test_another_objective_is_refused():
     method = built("outpert-gd", 10)
     with pytest.raises(ValueError, match="for which the noise"):
-        method.step(None, objective("huber"), None, 10.0)
+        method.step(None, objective("huber"), None)

@@ -234,10 +234,10 @@ def test_the_number_of_rows_is_the_public_one(sampling_prob):
     found = {}
     for n_rows in (1, 3, 1000):
         data = seeded(X3, n_rows=n_rows)
-        assert data.expected_batch_size(sampling_prob) == sampling_prob * n_rows
         batch = data.open(
             BatchPlan(mechanisms=(GRADIENT,), sampling_prob=sampling_prob)
         )
+        assert batch.expected_size == sampling_prob * n_rows
         found[n_rows] = batch.noisy_sum(features(), GRADIENT).tolist()
         assert data.n_rows == n_rows
     assert found[1] == found[3] == found[1000]

@@ -66,8 +66,8 @@ def choose(search, batch, objective, *, w=None, direction=None, **settings):
         "initial_step": 2.0,
         "loss_clip": 1.0,
         "max_grad_norm": 3.0,
-        "batch_size": 50.0,
     }
+    batch.expected_size = settings.pop("batch_size", 50.0)
     asked.update(settings)
     mechanism = asked.pop("mechanism", search.mechanism(1.0))
     return search.choose(
@@ -81,7 +81,8 @@ def choose(search, batch, objective, *, w=None, direction=None, **settings):
 
 
 def open_batch(X, y, mechanism, randomness):
-    return PrivateBatch(Rows(X, y), BatchPlan(mechanisms=(mechanism,)), randomness)
+    plan = BatchPlan(mechanisms=(mechanism,))
+    return PrivateBatch(Rows(X, y), plan, randomness, n_rows=len(X))
 
 
 class TestCandidates:
@@ -350,6 +351,7 @@ class Law:
         direction = Direction(vector=torch.from_numpy(self.d))
         for _ in range(runs):
             batch = open_batch(self.X, self.y, mechanism, randomness)
+            batch.expected_size = self.batch_size
             found = self.search.choose(
                 batch,
                 self.objective,
@@ -357,7 +359,6 @@ class Law:
                 direction,
                 mechanism=mechanism,
                 initial_step=self.initial_step,
-                batch_size=self.batch_size,
                 **self.clips,
             )
             counts[found.tries - 1 if found.step_size else -1] += 1

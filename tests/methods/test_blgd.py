@@ -69,9 +69,8 @@ def feed(method, state, script, *, batch_size=1.0, objective=None):
     for noisy_sum, answer in script:
         plans.append(method.plan(state))
         batches.append(ScriptedBatch(noisy_sum, answer))
-        state, record = method.step(
-            batches[-1], objective or FlatObjective(), state, batch_size
-        )
+        batches[-1].expected_size = batch_size
+        state, record = method.step(batches[-1], objective or FlatObjective(), state)
         records.append(record)
     return state, records, plans, batches
 
@@ -166,9 +165,10 @@ class TestGradAvg:
         state = start(method, size)
         for k in range(4):
             plan = method.plan(state)
-            batch = PrivateBatch(Rows(np.zeros((rows, 1)), None), plan, randomness)
+            held = Rows(np.zeros((rows, 1)), None)
+            batch = PrivateBatch(held, plan, randomness, n_rows=rows)
             batch.first_above = lambda queries, mechanism: FAIL
-            state, _ = method.step(batch, objective, state, float(rows))
+            state, _ = method.step(batch, objective, state)
             noise = (state.pending.vector.numpy() - per_row) * rows
             variance = clip**2 / (2 * RHO * 1.3**k)
             assert abs(noise.mean()) < 5 * math.sqrt(variance / size)

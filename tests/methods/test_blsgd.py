@@ -81,9 +81,8 @@ class Run:
 
     def feed(self, noisy_sum, answer):
         batch = ScriptedBatch(noisy_sum, answer)
-        self.state, record = self.method.step(
-            batch, FlatObjective(), self.state, self.batch_size
-        )
+        batch.expected_size = self.batch_size
+        self.state, record = self.method.step(batch, FlatObjective(), self.state)
         self.records.append(record)
         self.batches.append(batch)
         return self

@@ -305,6 +305,8 @@ class TestProducts:
         objective.gradient_sum(w, clip=3.0).contributions(rows)
 
         class Batch:
+            expected_size = 40.0
+
             def first_above(self, queries, mechanism):
                 asked.extend(query.contributions(rows) for query in queries)
 
@@ -318,7 +320,6 @@ class TestProducts:
             initial_step=2.0,
             loss_clip=1.0,
             max_grad_norm=3.0,
-            batch_size=40.0,
         )
         assert len(asked) == 20
         assert len({values.tobytes() for values in asked}) > 10

@@ -168,7 +168,6 @@ class SearchGame(OneRelease):
             initial_step=2.0 ** (_TRIES - 1),
             loss_clip=1.0,
             max_grad_norm=_SEARCH_CLIP,
-            batch_size=1.0,
         )
         # One-hot: numbers that a linear discriminant can order freely.
         return np.eye(_TRIES + 1)[choice.tries - 1 if choice.step_size else _TRIES]

@@ -127,11 +127,7 @@ class AGD(Method[AGDState]):
         return ExponentialMechanism(epsilon, 0.5 * self.loss_clip)
 
     def step(
-        self,
-        batch: PrivateBatch,
-        objective: Objective,
-        state: AGDState,
-        batch_size: float,
+        self, batch: PrivateBatch, objective: Objective, state: AGDState
     ) -> tuple[AGDState, StepRecord]:
         """Measure or refine the gradient, select a step, and move."""
         total = self._measured(batch, objective, state)
@@ -146,7 +142,7 @@ class AGD(Method[AGDState]):
             update=state.updates,
             step_size=chosen,
             tries=len(steps),
-            direction_norm=norm / batch_size,
+            direction_norm=norm / batch.expected_size,
             gradient_rho=self._gradient(state).rho,
             search_epsilon=self.search_epsilon,
             max_grad_norm=self.max_grad_norm,

@@ -158,24 +158,19 @@ class HyFree(SampledBatches[HyFreeState]):
         return (self.base.gradient, self.losses)[: 1 + self._fits(update)]
 
     def step(
-        self,
-        batch: PrivateBatch,
-        objective: Objective,
-        state: HyFreeState,
-        batch_size: float,
+        self, batch: PrivateBatch, objective: Objective, state: HyFreeState
     ) -> tuple[HyFreeState, StepRecord]:
         """Measure a direction, fit the step when it is due, and move."""
         query = objective.normalized_gradient_sum(state.w, stability=self.stability)
-        mean = batch.noisy_vector(query, self.base.gradient) / batch_size
+        mean = batch.noisy_vector(query, self.base.gradient) / batch.expected_size
         g = mean + objective.penalty_gradient(state.w)
         # What a step of one would take from zero; the moments are new.
         new = self.base.moved(replace(state, w=torch.zeros_like(g)), g)
         direction = -new.w
         fits = self._fits(state.updates)
         if fits:
-            new = self._fitted(
-                batch, objective, replace(new, w=state.w), direction, batch_size
-            )
+            at_start = replace(new, w=state.w)
+            new = self._fitted(batch, objective, at_start, direction)
         record = StepRecord(
             update=state.updates,
             step_size=new.step_size,
@@ -193,14 +188,13 @@ class HyFree(SampledBatches[HyFreeState]):
         objective: Objective,
         state: HyFreeState,
         direction: Tensor,
-        batch_size: float,
     ) -> HyFreeState:
         """Release the losses, then set the step and the next clip from them."""
         middle = self.points // 2
         places = np.arange(self.points, dtype=float) - middle
         sizes = [float(place) * state.step_size for place in places]
         query = objective.losses_along(state.w, direction, sizes, clip=state.loss_clip)
-        unit = state.loss_clip / batch_size
+        unit = state.loss_clip / batch.expected_size
         losses = batch.noisy_sum(query, self.losses) * unit
         noise = self.significance * self.losses.noise_scale * unit
         penalties = [objective.penalty(state.w - size * direction) for size in sizes]

@@ -220,11 +220,7 @@ class PrivGene(Method[PrivGeneState]):
         return (self.parent_draw,) * self.parents
 
     def step(
-        self,
-        batch: PrivateBatch,
-        objective: Objective,
-        state: PrivGeneState,
-        batch_size: float,
+        self, batch: PrivateBatch, objective: Objective, state: PrivGeneState
     ) -> tuple[PrivGeneState, StepRecord]:
         """Select, and make the next candidates."""
         size, draws = self._mutation(state.updates), self._draws(state.updates)

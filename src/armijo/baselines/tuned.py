@@ -177,16 +177,13 @@ class TunedSGD(Method[TunedState]):
         return BatchPlan(mechanisms=(self.mechanism,))
 
     def step(
-        self,
-        batch: PrivateBatch,
-        objective: Objective,
-        state: TunedState,
-        batch_size: float,
+        self, batch: PrivateBatch, objective: Objective, state: TunedState
     ) -> tuple[TunedState, StepRecord]:
-        """Release the best run; ``batch_size`` is the public number of rows."""
+        """Release the best run."""
 
         def search(rows: Rows, randomness: Randomness) -> TunedState:
-            task = (rows, randomness, objective, state.w, round(batch_size))
+            n_rows = round(batch.expected_size)  # the batch is all rows
+            task = (rows, randomness, objective, state.w, n_rows)
             bits = randomness.stream("perturbation")
             return best_run(lambda: self._run(*task), self.mechanism, bits)
 

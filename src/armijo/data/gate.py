@@ -89,6 +89,9 @@ class PrivateBatch:
     ----------
     number : int
         The number of the charge that paid for it.
+    expected_size : float
+        The public divisor of means, ``sampling_prob * n_rows``: never the number of
+        rows that were drawn.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -100,13 +103,16 @@ class PrivateBatch:
         rows: Rows,
         plan: BatchPlan,
         randomness: Randomness,
+        *,
+        n_rows: int,
         moves: int = 1,
-        group: ProcessGroup | None = None,
+        group: ProcessGroup = SINGLE,
         number: int = 0,
     ) -> None:
         self.number = number
+        self.expected_size = plan.sampling_prob * n_rows
         self._rows = rows
-        self._group = group or SINGLE
+        self._group = group
         self._moves = moves
         self._unused = list(plan.mechanisms)
         self._plan = plan
@@ -367,10 +373,6 @@ class PrivateDataset:
                 "the randomness comes from a seed; a seeded run has no guarantee."
             )
 
-    def expected_batch_size(self, sampling_prob: float) -> float:
-        """Return the public divisor ``sampling_prob * n_rows``."""
-        return sampling_prob * self.n_rows
-
     def affords(self, plan: BatchPlan) -> bool:
         """Say whether :meth:`open` would be paid."""
         return self.accountant.affords(plan.mechanism)
@@ -394,7 +396,15 @@ class PrivateDataset:
         rows = self._sample(plan.sampling_prob, randomness)
         # Exchanging a row takes one contribution out and puts another in.
         moves = 2 if self._relation is Neighboring.REPLACE_ONE else 1
-        return PrivateBatch(rows, plan, randomness, moves, self._group, number)
+        return PrivateBatch(
+            rows,
+            plan,
+            randomness,
+            n_rows=self.n_rows,
+            moves=moves,
+            group=self._group,
+            number=number,
+        )
 
     def _charge(self, plan: BatchPlan, label: str) -> int:
         """Pay, and return the number of the charge.

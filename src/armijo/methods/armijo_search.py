@@ -93,11 +93,10 @@ class ArmijoSearch:
         initial_step: float,
         loss_clip: float,
         max_grad_norm: float,
-        batch_size: float,
     ) -> StepChoice:
-        """Search on an open batch; ``batch_size`` is the public expected one."""
+        """Search on an open batch."""
         steps = self.candidates(initial_step)
-        public = self._public_part(objective, w, direction, batch_size)
+        public = self._public_part(objective, w, direction, batch.expected_size)
         norm = direction.squared_norm**0.5
 
         def queries() -> Iterator[BoundedQuery]:

@@ -698,20 +698,16 @@ class Auto(Method[AutoState]):
         return BatchPlan(mechanisms=self._mechanisms(min(state.batches, last)))
 
     def step(
-        self,
-        batch: PrivateBatch,
-        objective: Objective,
-        state: AutoState,
-        batch_size: float,
+        self, batch: PrivateBatch, objective: Objective, state: AutoState
     ) -> tuple[AutoState, StepRecord]:
         """Prepare, or make a step."""
         used = self._mechanisms(state.batches)
         if state.batches < len(self._stages):
             stage = self._stages[state.batches]
-            new = self._prepared(stage, batch, state, used, batch_size)
+            new = self._prepared(stage, batch, state, used, batch.expected_size)
             record = StepRecord(update=0, gradients=0)
         else:
-            new, record = self._moved(batch, state, used, batch_size)
+            new, record = self._moved(batch, state, used, batch.expected_size)
         return replace(new, batches=state.batches + 1), record
 
     def _prepared(

@@ -133,19 +133,13 @@ class AutoNetwork(SampledBatches[SearchedState]):
         return (self.gradient, self.drops)[: 1 + self._searches(update)]
 
     def step(
-        self,
-        batch: PrivateBatch,
-        objective: Objective,
-        state: SearchedState,
-        batch_size: float,
+        self, batch: PrivateBatch, objective: Objective, state: SearchedState
     ) -> tuple[SearchedState, StepRecord]:
         """Measure a gradient, search when it is due, and move."""
-        direction = noisy_gradient(
-            batch, objective, state.point, self.gradient, batch_size
-        )
+        direction = noisy_gradient(batch, objective, state.point, self.gradient)
         searches = self._searches(state.updates)
         if searches:
-            state = self._searched(batch, objective, state, direction, batch_size)
+            state = self._searched(batch, objective, state, direction)
         record = StepRecord(
             update=state.updates,
             step_size=self._applied(state),
@@ -162,7 +156,6 @@ class AutoNetwork(SampledBatches[SearchedState]):
         objective: Objective,
         state: SearchedState,
         direction: Direction,
-        batch_size: float,
     ) -> SearchedState:
         """Release three drops and change the step when searches keep saying so."""
         state, slope = self._slope(state, direction, objective.size)
@@ -174,7 +167,7 @@ class AutoNetwork(SampledBatches[SearchedState]):
             state.point, direction.vector, sizes, units=units
         )
         penalty = objective.penalty_drop(state.point, direction.vector)
-        falls = batch_size * np.array([penalty(size) for size in sizes])
+        falls = batch.expected_size * np.array([penalty(size) for size in sizes])
         noisy = batch.noisy_sum(query, self.drops) * units + falls
         half, full, double = noisy.tolist()
         noise = (self.drops.noise_scale * units).tolist()

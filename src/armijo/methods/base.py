@@ -183,9 +183,9 @@ class Method(ABC, Generic[S]):
 
     @abstractmethod
     def step(
-        self, batch: PrivateBatch, objective: Objective, state: S, batch_size: float
+        self, batch: PrivateBatch, objective: Objective, state: S
     ) -> tuple[S, StepRecord]:
-        """Use the batch; ``batch_size`` is the public expected one."""
+        """Use the batch; means are divided by its public ``expected_size``."""
 
 
 M = TypeVar("M", bound=Method[Any])
@@ -214,8 +214,7 @@ def minimize(
             batch = data.open(plan, label=type(method).__name__)
         except BudgetExceeded:
             return
-        size = data.expected_batch_size(plan.sampling_prob)
-        state, record = method.step(batch, objective, state, size)
+        state, record = method.step(batch, objective, state)
         done += 1
         spent = data.accountant.epsilon_spent()
         yield state, replace(record, batch=batch.number, epsilon=spent)
@@ -335,11 +334,7 @@ class OneShot(Method[OneShotState]):
         return BatchPlan(mechanisms=(self.mechanism,))
 
     def step(
-        self,
-        batch: PrivateBatch,
-        objective: Objective,
-        state: OneShotState,
-        batch_size: float,
+        self, batch: PrivateBatch, objective: Objective, state: OneShotState
     ) -> tuple[OneShotState, StepRecord]:
         """Make the release."""
         if objective != self.objective:
@@ -384,11 +379,7 @@ class Direction:
 
 
 def noisy_gradient(
-    batch: PrivateBatch,
-    objective: Objective,
-    w: Tensor,
-    gradient: Gaussian,
-    batch_size: float,
+    batch: PrivateBatch, objective: Objective, w: Tensor, gradient: Gaussian
 ) -> Direction:
     """Release the noisy mean gradient; the penalty's is added after the noise.
 
@@ -396,9 +387,9 @@ def noisy_gradient(
     public expected batch size.
     """
     query = objective.gradient_sum(w, clip=gradient.sensitivity)
-    vector = batch.noisy_vector(query, gradient) / batch_size
+    vector = batch.noisy_vector(query, gradient) / batch.expected_size
     vector += objective.penalty_gradient(w)
-    energy = objective.size * (gradient.noise_scale / batch_size) ** 2
+    energy = objective.size * (gradient.noise_scale / batch.expected_size) ** 2
     return Direction(vector=vector, noise_sq_norm=energy)
 
 

@@ -248,15 +248,11 @@ class LineSearch(Method[SearchState]):
         return state.gradient_rho
 
     def step(
-        self,
-        batch: PrivateBatch,
-        objective: Objective,
-        state: SearchState,
-        batch_size: float,
+        self, batch: PrivateBatch, objective: Objective, state: SearchState
     ) -> tuple[SearchState, StepRecord]:
         """Measure a gradient, average it with a pending one, search, and move."""
         w, gradient = state.iterate, self._gradient(state)
-        direction = noisy_gradient(batch, objective, w, gradient, batch_size)
+        direction = noisy_gradient(batch, objective, w, gradient)
         angle: float | None = None
         adapted = state
         if state.pending is not None:
@@ -270,7 +266,6 @@ class LineSearch(Method[SearchState]):
             initial_step=state.initial_step,
             loss_clip=state.loss_clip,
             max_grad_norm=state.max_grad_norm,
-            batch_size=batch_size,
         )
         if choice.step_size == 0:
             new = replace(self._failed(adapted), pending=direction)

@@ -114,15 +114,11 @@ class DPSGD(SampledBatches[GradientState]):
         return ((self._batch(0).mechanism, self.steps),)
 
     def step(
-        self,
-        batch: PrivateBatch,
-        objective: Objective,
-        state: GradientState,
-        batch_size: float,
+        self, batch: PrivateBatch, objective: Objective, state: GradientState
     ) -> tuple[GradientState, StepRecord]:
         """Measure a gradient and move."""
         gradient = self.gradient
-        direction = noisy_gradient(batch, objective, state.w, gradient, batch_size)
+        direction = noisy_gradient(batch, objective, state.w, gradient)
         record = StepRecord(
             update=state.updates,
             step_size=self.step_size,
