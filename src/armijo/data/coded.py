@@ -6,14 +6,14 @@ later, by a release that is paid for (:mod:`armijo.methods.additive`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from armijo.accounting.budget import FloatArray
-from armijo.data.sources import Index, Taken
+from armijo.data.query import Index, Taken
 
 MISSING_LEVEL = -1
 """The code of a missing cell of a category."""
@@ -70,10 +70,13 @@ class CodedTable:
     cells : tuple of arrays
         The cells of each column; infinite numbers count as out of range, codes that
         are no level as missing.
+    weight : array or None
+        What multiplies each row's contribution to every sum; None is one.
     """
 
     columns: tuple[ColumnInfo, ...]
     cells: tuple[NDArray[Any], ...]
+    weight: FloatArray | None = None
 
     def __post_init__(self) -> None:
         lengths = {len(cells) for cells in self.cells}
@@ -94,7 +97,9 @@ class CodedTable:
 
     def __getitem__(self, rows: Any) -> "CodedTable":
         """Return some rows."""
-        return CodedTable(self.columns, tuple(cells[rows] for cells in self.cells))
+        weight = None if self.weight is None else self.weight[rows]
+        cells = tuple(column[rows] for column in self.cells)
+        return CodedTable(self.columns, cells, weight)
 
     def __repr__(self) -> str:
         """Show nothing of the rows."""
@@ -118,9 +123,10 @@ class CodedRows:
     def __init__(
         self, table: CodedTable, y: Sequence[float], weight: FloatArray | None = None
     ) -> None:
-        self._table = table
         self._y = np.asarray(y, dtype=np.float64)
-        self._weight = weight
+        if weight is not None:
+            weight = np.clip(np.nan_to_num(weight, nan=0.0), 0.0, 1.0)
+        self._table = replace(table, weight=weight)
         if self._y.shape != (len(table),):
             raise ValueError(
                 f"Expected a label for each of {len(table)} rows, got an array of "
@@ -140,4 +146,4 @@ class CodedRows:
 
     def parts(self) -> tuple[Any, ...]:
         """Return what the rows consist of."""
-        return *self._table.cells, self._y, self._weight
+        return *self._table.cells, self._table.weight, self._y

@@ -38,6 +38,7 @@ from armijo.accounting.mechanisms import (
 )
 from armijo.data import fixed_point
 from armijo.data.certified import EXACT_NOISE, noise_steps, release_bits
+from armijo.data.coded import CodedRows
 from armijo.data.distributed import SINGLE, ProcessGroup, number_total, vector_total
 from armijo.data.lattice import CenteredRows
 from armijo.data.query import (
@@ -180,7 +181,7 @@ class PrivateBatch:
         if mechanism.noise_scale == 0:  # nothing to protect by a lattice
             return self._group.total(summed.plain())
         relative = mechanism.noise_scale / bound
-        bits = release_bits(relative)
+        bits = min(release_bits(relative), summed.finest)
         total = summed.integers(bits)
         if self._group.size > 1:
             total = self._group.total(total.long())
@@ -456,6 +457,9 @@ class PrivateDataset:
             bits = randomness.stream("sampling")
             index = poisson_sample(self._length, sampling_prob, bits)
         X, y, blank = self._source.take(index)
+        if isinstance(self._source, CodedRows):
+            run_cache = self._source.run_cache if index is None else None
+            return Rows(X, y, run_cache=run_cache)
         if isinstance(self._source, ArrayRows):
             norms = partial(self._source.norms, index, X)
             run_cache = self._source.run_cache if index is None else None

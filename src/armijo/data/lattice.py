@@ -193,7 +193,7 @@ def product(X: Any, weights: FloatArray) -> FloatArray:
     element-wise operations that IEEE 754 defines).
     """
     columns = weights.shape[1]
-    slices, bits, scales = _sliced(np.asarray(weights, dtype=np.float64))
+    slices, bits, scales = weight_slices(np.asarray(weights, dtype=np.float64))
     factors = slices[:, 0] if slices.shape[1] == 1 else slices
     with np.errstate(over="ignore", invalid="ignore"):
         raw = _times(X, factors).reshape(X.shape[0], slices.shape[1])
@@ -211,7 +211,7 @@ def _times(X: Any, factors: FloatArray) -> FloatArray:
     return np.concatenate(parts or [np.empty((0, *factors.shape[1:]))])
 
 
-def slice_bits(features: int) -> tuple[int, int]:
+def slice_bits(features: int, row_bits: int = ROW_BITS) -> tuple[int, int]:
     """Return the bits of a slice of weights, and the number of slices.
 
     Examples
@@ -219,16 +219,21 @@ def slice_bits(features: int) -> tuple[int, int]:
     >>> [slice_bits(d) for d in (124, 784, 2048, 200_000)]
     [(24, 1), (21, 1), (20, 1), (12, 2)]
     """
-    most = SIGNIFICAND - ROW_BITS - max(features - 1, 0).bit_length()
+    most = SIGNIFICAND - row_bits - max(features - 1, 0).bit_length()
     if most < 1:
         raise ValueError(f"Expected at most 2**30 features, got {features}.")
     count = math.ceil(LEAST_WEIGHT_BITS / most)
     return min(most, math.ceil(WEIGHT_BITS / count)), count
 
 
-def _sliced(weights: FloatArray) -> tuple[FloatArray, int, FloatArray]:
-    """Return slices as whole numbers, their bits, and the scale of each column."""
-    bits, count = slice_bits(weights.shape[0])
+def weight_slices(
+    weights: FloatArray, row_bits: int = ROW_BITS
+) -> tuple[FloatArray, int, FloatArray]:
+    """Return slices as whole numbers, their bits, and the scale of each column.
+
+    For rows of ``row_bits`` bits.
+    """
+    bits, count = slice_bits(weights.shape[0], row_bits)
     top = np.abs(weights).max(axis=0, initial=0.0)
     finite = np.isfinite(top)
     exponent = np.maximum(_exponent(np.where(finite, top, 0.0)), _LEAST_EXPONENT)

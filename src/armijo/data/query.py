@@ -10,7 +10,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,18 @@ SMALLEST_BOUND, LARGEST_BOUND = 1e-140, 1e140
 Value = TypeVar("Value")
 Matrix = Any
 """A dense array, a memmap or a SciPy CSR matrix."""
+
+
+Index = NDArray[np.int64] | None
+"""Row numbers; None is all of them."""
+
+
+class Taken(NamedTuple):
+    """Rows and labels, and which of them, a bool each, only keep their place."""
+
+    X: Any
+    y: Any
+    blank: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,7 +79,8 @@ class Rows:
 
     def product(self, weights: FloatArray) -> FloatArray:
         """Return the rows of a table times public weights, exactly."""
-        return lattice.product(self.X, weights)
+        own = getattr(self.X, "product", None)
+        return lattice.product(self.X, weights) if own is None else own(weights)
 
     def lengths(self) -> FloatArray:
         """Return the norms of the rows of a table, NaN for blanks."""
@@ -170,17 +183,19 @@ class LatticeSum:
 
 @dataclass(frozen=True)
 class CertifiedSum:
-    """A sum that a module's objective takes on the lattice by itself.
+    """A sum that an objective takes on the lattice by itself.
 
     ``integers`` returns the flat sum in steps of ``bound * 2**-bits``, whole numbers
     in float64 or int64; every example's vector in it was certified
     (:mod:`armijo.data.certified`).  ``plain`` is the same in floating point, for runs
-    without noise.  ``dtype`` is what the module computes with.
+    without noise.  ``dtype`` is what the module computes with, ``finest`` the most
+    bits that ``integers`` takes.
     """
 
     integers: Callable[[int], torch.Tensor]
     plain: Callable[[], torch.Tensor]
     dtype: torch.dtype
+    finest: int = 40
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ A source hands out rows by number to the gate and to nobody else.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,20 +15,10 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from armijo.accounting.budget import FloatArray
+from armijo.data.coded import CodedRows
 from armijo.data.lattice import RoundedRows, lattice_norms, rounded
-from armijo.data.query import Matrix, unlabelled
-
-Index = NDArray[np.int64] | None
-"""Row numbers; None is all of them."""
-
-
-class Taken(NamedTuple):
-    """Rows and labels, and which of them, a bool each, only keep their place."""
-
-    X: Any
-    y: Any
-    blank: Tensor | None = None
-
+from armijo.data.query import Index as Index
+from armijo.data.query import Matrix, Taken, unlabelled
 
 _MOST_KEPT = 1 << 26  # numbers of a table whose rounded copy is held: 512 MiB
 
@@ -217,7 +207,7 @@ class DatasetRows:
 ExampleSource = TensorRows | DatasetRows
 """Rows for a module, whose shapes can be had without their values."""
 
-RowSource = ArrayRows | ExampleSource
+RowSource = ArrayRows | CodedRows | ExampleSource
 
 
 def _collated(example: Any) -> tuple[Any, Any] | None:

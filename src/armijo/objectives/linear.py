@@ -23,8 +23,7 @@ from torch import Tensor
 
 from armijo import _validate
 from armijo.accounting.budget import FloatArray
-from armijo.data.lattice import product as exact_product
-from armijo.data.lattice import rounded, row_norms
+from armijo.data.lattice import row_norms
 from armijo.data.query import BoundedQuery, Columns, Matrix, OuterProduct, Rows
 from armijo.objectives.base import Objective, QueryForm
 from armijo.objectives.elementwise import moved
@@ -115,19 +114,19 @@ class LinearObjective(Objective):
 
     def scores(self, w: Tensor, X: Matrix) -> Tensor:
         """Return X w plus intercept: (rows,) for one output, else (rows, outputs)."""
-        return self._scores(w, rounded(X))
+        return self._scores(w, Rows(X, None))
 
     def scores_of(self, rows: Rows, w: Tensor) -> Tensor:
         """Return the scores of a batch; those of blanks are NaN."""
-        return self._scores(w, rows.X)
+        return self._scores(w, rows)
 
-    def _scores(self, w: Tensor, X: Matrix) -> Tensor:
+    def _scores(self, w: Tensor, rows: Rows) -> Tensor:
         weights = w.numpy().reshape(self.outputs, -1)
-        scores = torch.from_numpy(self._with_intercept(X, weights))
+        scores = torch.from_numpy(self._with_intercept(rows, weights))
         return scores[:, 0] if self.outputs == 1 else scores
 
-    def _with_intercept(self, X: Matrix, weights: FloatArray) -> FloatArray:
-        product = exact_product(X, weights[:, : self.n_features].T)
+    def _with_intercept(self, rows: Rows, weights: FloatArray) -> FloatArray:
+        product = rows.product(weights[:, : self.n_features].T)
         return product + weights[:, -1] if self.fit_intercept else product
 
     def losses(self, scores: Tensor, y: Tensor) -> Tensor:
@@ -334,7 +333,7 @@ class LinearObjective(Objective):
         values = np.empty((rows.size, len(points)), order="F")
         for start in range(0, len(points), _POINTS):
             part = slice(start, start + _POINTS)
-            scores = self._with_intercept(rows.X, weights[part])
+            scores = self._with_intercept(rows, weights[part])
             losses = self._losses_of(torch.from_numpy(scores) * y[:, None], y)
             values[:, part] = losses.numpy() + penalties[part]
         return values

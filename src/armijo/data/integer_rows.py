@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of small integers on one public lattice, whose sums are exact products.
+
+Features that the package computes itself have a public range, so they share one
+lattice: a feature is a whole number of ``2**-FEATURE_BITS``, at most
+``LARGEST_FEATURE`` of them.  Then neither scores nor gradient sums round anything.
+
+**Scores.**  With weights of ``b`` bits, ``17 + b + ceil(log2(features)) <= 53``: every
+way to multiply and add is exact (Lemma 1 of :mod:`armijo.data.lattice`).
+
+**Sums.**  Row i adds ``S_i X_i``, the outer product of integer coefficients and its
+integer features.  Coefficients are clipped, so that ``|s| |x| <= bound``, multiplied by
+the row's weight in [0, 1], and then rounded *toward zero*: the integers that are added
+have at most the norm ``weight * bound``, without a certificate, and rows that share a
+weight of one add up to at most one bound.  ``COEFFICIENT_BITS + 2 + 17`` bits leave
+``EXACT_ROWS`` rows whose products add up exactly in float64; such parts are added as
+int64.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from armijo.accounting.budget import FloatArray
+from armijo.data.lattice import weight_slices
+from armijo.data.query import CertifiedSum
+
+FEATURE_BITS = 14
+"""A feature is a whole number of ``2**-FEATURE_BITS``."""
+
+LARGEST_FEATURE = 1 << 17
+"""The largest such number: features lie within 8."""
+
+COEFFICIENT_BITS = 18
+"""Coefficients have at most so many bits behind the bound, and two before it."""
+
+EXACT_ROWS = 1 << (53 - 17 - COEFFICIENT_BITS - 2)
+"""Rows whose integer products are added in float64."""
+
+_ROOM = 1 - 2.0**-40  # for the float error of a norm and of a quotient
+_BLOCK = 1 << 18  # numbers in a block of rows
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class IntegerRows:
+    """Rows of whole numbers, each at most ``LARGEST_FEATURE``, held in float32.
+
+    ``weight`` multiplies what a row adds to any sum; a blank row has weight zero.
+    ``squares`` are the exact squared norms of the rows, in squared lattice steps.
+    """
+
+    steps: NDArray[np.float32]
+    weight: FloatArray
+    squares: FloatArray
+
+    @classmethod
+    def filled(
+        cls,
+        n_rows: int,
+        n_features: int,
+        fill: Callable[[slice], FloatArray],
+        weight: FloatArray,
+    ) -> "IntegerRows":
+        """Round features, computed some rows at a time, to the lattice.
+
+        ``fill`` must compute each row from that row alone.  Features beyond the range
+        are cut, what is no number becomes zero.
+        """
+        steps = np.empty((n_rows, n_features), dtype=np.float32)
+        squares = np.empty(n_rows)
+        for part in blocks(n_rows, n_features):
+            block = fill(part) * 2.0**FEATURE_BITS
+            np.rint(block, out=block)
+            np.clip(block, -LARGEST_FEATURE, LARGEST_FEATURE, out=block)
+            np.nan_to_num(block, copy=False, nan=0.0)
+            steps[part] = block
+            # 34 bits and the columns: exact in any order for 2**19 of them.
+            squares[part] = np.einsum("ij,ij->i", block, block)
+        return cls(steps, weight, squares)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and features."""
+        return self.steps.shape[0], self.steps.shape[1]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.steps)
+
+    def blocks(self) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield some rows at a time, as float64."""
+        room = np.empty((0, 0))
+        for part in blocks(*self.shape):
+            found = self.steps[part]
+            if len(room) < len(found):
+                room = np.empty(found.shape)
+            block = room[: len(found)]
+            block[:] = found
+            yield part, block
+
+    def product(self, weights: FloatArray) -> FloatArray:
+        """Return rows times public weights of shape (features, columns), exactly."""
+        slices, bits, scales = weight_slices(weights, LARGEST_FEATURE.bit_length() - 1)
+        columns = weights.shape[1]
+        total = np.empty((len(self), columns))
+        for part, block in self.blocks():
+            raw = block @ slices
+            found = raw[:, :columns]
+            for start in range(columns, slices.shape[1], columns):
+                found = found * 2.0**bits + raw[:, start : start + columns]
+            total[part] = found * (scales * 2.0**-FEATURE_BITS)
+        return total
+
+    def lengths(self, constant: float = 0.0) -> FloatArray:
+        """Return the norms of the rows with one more feature ``constant``."""
+        fixed = float(round(constant * 2**FEATURE_BITS)) ** 2
+        return np.asarray(np.sqrt(self.squares + fixed) * 2.0**-FEATURE_BITS)
+
+    def __repr__(self) -> str:
+        """Show nothing of the rows."""
+        return f"IntegerRows(features={self.shape[1]})"
+
+
+def blocks(n_rows: int, n_columns: int) -> Iterator[slice]:
+    """Yield parts of rows that fit into the processor's cache together."""
+    height = max(1, min(_BLOCK // max(n_columns, 1), EXACT_ROWS))
+    return (slice(k, k + height) for k in range(0, n_rows, height))
+
+
+def product_sum(
+    coefficients: FloatArray, rows: IntegerRows, constant: float, bound: float
+) -> CertifiedSum:
+    """Return the sum of ``outer(coefficients_i, (x_i, constant))``, each clipped.
+
+    ``coefficients`` is (rows, k).  A row with a coefficient that is not finite is left
+    out.  The norm of a row's product is at most ``weight * bound``: see the module.
+    """
+    fixed = float(round(constant * 2**FEATURE_BITS))
+    clipped = _clipped(coefficients, rows.lengths(constant), bound)
+    clipped *= rows.weight[:, None]
+
+    def summed(scale: float, whole: bool) -> FloatArray:
+        width = rows.shape[1] + (fixed != 0)
+        total = np.zeros((coefficients.shape[1], width), dtype=np.int64)
+        plain = np.zeros(total.shape)
+        for part, block in rows.blocks():
+            factors = clipped[part].T * scale
+            if whole:
+                factors = np.clip(np.trunc(factors), -_MOST, _MOST)
+            found = factors @ block
+            if fixed:
+                ends = factors.sum(axis=1, keepdims=True) * fixed
+                found = np.concatenate([found, ends], axis=1)
+            if whole:
+                total += found.astype(np.int64)
+            else:
+                plain += found
+        return (total if whole else plain).reshape(-1)
+
+    def integers(bits: int) -> torch.Tensor:
+        return torch.from_numpy(summed(2.0 ** (bits - FEATURE_BITS) / bound, True))
+
+    def plain() -> torch.Tensor:
+        return torch.from_numpy(summed(2.0**-FEATURE_BITS, False))
+
+    finest = FEATURE_BITS + COEFFICIENT_BITS
+    return CertifiedSum(integers, plain, torch.float64, finest)
+
+
+_MOST = float(1 << (COEFFICIENT_BITS + 2))
+
+
+def vector_sum(values: FloatArray, weight: FloatArray, bound: float) -> CertifiedSum:
+    """Return the sum of vectors (rows, k), each clipped to ``weight * bound``.
+
+    Rounded toward zero, so that clipped vectors keep their norm; a row with a number
+    that is not finite is left out.
+    """
+    clipped = _clipped(values, np.ones(len(values)), bound) * weight[:, None]
+
+    def integers(bits: int) -> torch.Tensor:
+        steps = np.trunc(clipped * (2.0**bits / bound)).sum(axis=0)
+        return torch.from_numpy(steps.astype(np.int64))
+
+    def plain() -> torch.Tensor:
+        return torch.from_numpy(clipped.sum(axis=0))
+
+    return CertifiedSum(integers, plain, torch.float64, _VECTOR_BITS)
+
+
+_VECTOR_BITS = 24  # of whole numbers that add up in float64 over 2**28 rows
+
+
+def _clipped(values: FloatArray, lengths: FloatArray, bound: float) -> FloatArray:
+    """Return vectors scaled so that their norm times ``lengths`` is within the bound.
+
+    Squares are added column by column: a row's norm is a function of the row.
+    """
+    with np.errstate(all="ignore"):  # no warning tells of a row
+        squares = np.zeros(len(values))
+        for column in values.T:
+            squares += column * column
+        factor = np.minimum(bound * _ROOM / (np.sqrt(squares) * lengths), 1.0)
+        clipped = values * factor[:, None]
+    sound = np.isfinite(squares) & np.isfinite(clipped).all(axis=1)
+    return np.asarray(np.where(sound[:, None], clipped, 0.0))
+
+
+def count_sum(
+    places: Callable[[], Iterable[NDArray[np.int64]]],
+    size: int,
+    weight: FloatArray,
+    bound: float,
+) -> CertifiedSum:
+    """Return the weighted counts of cells, every row in one cell of each column.
+
+    ``places`` yields the cells of all rows, one column after the other; cells of all
+    columns are numbered together.  A row adds its weight to as many cells as there are
+    columns, at most ``bound**2`` of them; one is rounded down to whole steps.
+    """
+
+    def counted(added: FloatArray) -> FloatArray:
+        total = np.zeros(size)
+        for column in places():
+            total += np.bincount(column, weights=added, minlength=size)
+        return total
+
+    def integers(bits: int) -> torch.Tensor:
+        one = math.floor(2.0**bits / bound * _ROOM)
+        return torch.from_numpy(counted(np.trunc(weight * one)).astype(np.int64))
+
+    def plain() -> torch.Tensor:
+        return torch.from_numpy(counted(weight))
+
+    return CertifiedSum(integers, plain, torch.float64, _VECTOR_BITS)
+
+
+def moment_sum(rows: IntegerRows, radius: float) -> CertifiedSum:
+    """Return the sum of ``u u^T`` over rows in units of the radius, clipped to one.
+
+    Both factors are integers, rounded toward zero, the second one after the row's
+    weight: the flat matrix has at most the norm ``weight``, and products of integers
+    add up exactly.
+    """
+    d = rows.shape[1]
+    factor = 2.0**-FEATURE_BITS * _ROOM / np.maximum(rows.lengths(), radius)
+
+    def summed(scale: float, whole: bool) -> FloatArray:
+        total = np.zeros((d, d))
+        for part, block in rows.blocks():
+            block *= factor[part, None] * scale
+            other = block * rows.weight[part, None]
+            if whole:
+                np.trunc(block, out=block)
+                np.trunc(other, out=other)
+            total += block.T @ other
+        return total.reshape(-1)
+
+    def integers(bits: int) -> torch.Tensor:
+        half = bits // 2  # an odd bit is made up by doubling
+        steps = summed(2.0**half, True).astype(np.int64)
+        return torch.from_numpy(steps << (bits - 2 * half))
+
+    def plain() -> torch.Tensor:
+        return torch.from_numpy(summed(1.0, False))
+
+    return CertifiedSum(integers, plain, torch.float64, _VECTOR_BITS)
