@@ -24,5 +24,5 @@ def plain_products(monkeypatch):
     tested in ``tests/data/test_lattice.py``.
     """
     monkeypatch.setattr(
-        "armijo.objectives.linear.exact_product", lambda X, w: np.asarray(X @ w)
+        "armijo.data.lattice.product", lambda X, w: np.asarray(X @ w)
     )

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-import armijo.objectives.linear as linear_module
 from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.budget import Budget
 from armijo.accounting.mechanisms import Gaussian
-from armijo.data import fixed_point, sources
+from armijo.data import fixed_point, lattice, sources
 from armijo.data.gate import BatchPlan, PrivateDataset
 from armijo.data.lattice import RoundedRows
 from armijo.data.query import BoundedQuery, Rows
@@ -286,13 +285,13 @@ class TestLosses:
 class TestProducts:
     def count_products(self, monkeypatch):
         calls = []
-        real = linear_module.exact_product
+        real = lattice.product
 
         def counted(X, weights):
             calls.append(weights.copy())
             return real(X, weights)
 
-        monkeypatch.setattr(linear_module, "exact_product", counted)
+        monkeypatch.setattr(lattice, "product", counted)
         return calls
 
     @pytest.mark.parametrize("loss", LOSSES)

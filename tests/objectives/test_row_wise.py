@@ -189,7 +189,7 @@ class TestPlantedBugs:
 
     def test_a_float32_product(self, monkeypatch):
         monkeypatch.setattr(
-            "armijo.objectives.linear.exact_product",
+            "armijo.data.lattice.product",
             lambda X, w: (X.astype(np.float32) @ w.astype(np.float32)).astype(float),
         )
         assert self.differs("gradient")
@@ -213,7 +213,7 @@ class TestPlantedBugs:
     def test_a_query_that_counts_its_rows(self, monkeypatch):
         real = lattice.product
         monkeypatch.setattr(
-            "armijo.objectives.linear.exact_product",
+            "armijo.data.lattice.product",
             lambda X, w: real(X, w) * (1 + 1e-5 * (X.shape[0] % 2)),
         )
         assert self.differs("drop")
