@@ -16,8 +16,9 @@ from armijo.accounting.calibration import planned_epsilon
 from armijo.data.gate import PrivateDataset
 from armijo.data.query import Rows
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression, solve
-from armijo.methods.auto import MOST_FEATURES, Auto, Standardization
+from armijo.methods.auto import MOST_FEATURES, Auto
 from armijo.methods.base import Problem, minimize
+from armijo.methods.descent import Standardization
 from armijo.objectives.linear import LinearObjective
 from armijo.randomness import Randomness
 from tests.data.lattice_doubles import on_lattice

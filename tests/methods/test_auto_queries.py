@@ -16,7 +16,7 @@ from armijo.data import fixed_point
 from armijo.data.lattice import CenteredRows
 from armijo.data.query import LatticeSum, OuterProduct, Rows
 from armijo.methods import auto
-from armijo.methods.auto import (
+from armijo.methods.descent import (
     FACTORS,
     Curvature,
     Standardization,

@@ -17,7 +17,7 @@ import armijo.data.lattice as lattice
 from armijo.data import fixed_point
 from armijo.data.query import LatticeSum, Rows
 from armijo.methods import auto
-from armijo.methods.auto import FACTORS, Standardization, ThreePoints
+from armijo.methods.descent import FACTORS, Standardization, ThreePoints
 from armijo.objectives import LinearObjective
 from armijo.objectives.elementwise import (
     _same_everywhere,

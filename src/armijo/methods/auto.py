@@ -2,25 +2,9 @@
 """The automatic method: a private line search with nothing left to set.
 
 Before the first step it pays for the scale, the mean and the second moments of the
-features.  They make the coordinates in which it works: a row x becomes
-``z = ((x - center) / radius, constant)`` of norm about one, and a weight vector there
-is a linear model of x.  Slopes of the loss are limited to ``clip / ||z||``, so that no
-gradient is longer than ``clip``; the slope-clipped loss is convex again and is what the
-search compares.
-
-Each step then pays for a gradient and for a search along the preconditioned direction.
-For a linear model the Hessian is the mean of ``l'' z z^T``; with ``l''`` taken as a
-constant, the second moments precondition all steps and are paid once.  The search
-releases three noisy loss drops as one Gaussian: at half, one and two times the last
-step each example gives its drop of loss, in units of a public scale that grows with the
-step; the three numbers are clipped jointly.  The step changes only when another one
-wins by twice the noise of the difference.  The model is the mean of the second half of
-the iterates.
-
-All releases are Gaussian, on all rows and known beforehand, so that together they are
-one Gaussian of noise multiplier sigma: a release with the share f of ``1/sigma^2`` has
-the multiplier ``sigma / sqrt(f)``.  Every other constant is a function of sigma, of the
-public number of rows and features, and of nothing else.
+features.  They make the coordinates in which the steps of :mod:`armijo.methods.descent`
+are made; the model is the mean of the second half of the iterates.  Every constant is a
+function of the noise, of the public number of rows and features, and of nothing else.
 """
 
 import math
@@ -50,8 +34,18 @@ from armijo.methods.base import (
     solved,
     with_solved_noise,
 )
+from armijo.methods.descent import (
+    FACTORS,
+    FIRST_STEP,
+    LARGEST_STEP,
+    SMALLEST_STEP,
+    Curvature,
+    Descent,
+    Standardization,
+    spectrum,
+    take_step,
+)
 from armijo.objectives.base import Objective
-from armijo.objectives.elementwise import moved
 from armijo.objectives.linear import LinearObjective
 
 OCTAVES = 20  # norms are sought within so many doublings of root d, either way
@@ -62,34 +56,14 @@ MAX_NORM_SHARE = 0.25  # most that norms may take of what the other releases lea
 RADIUS_SLACK_SD = 2.0  # SDs of noise that are added to the squared radius
 MOST_FEATURES = 1024  # beyond so many the matrix of second moments is not measured
 GRID = 1 << 12  # rows are rounded to multiples of 1/GRID for the second moments
-FIRST_STEP = 8.0  # along the preconditioned direction: twice Newton's at zero weights
-SMALLEST_STEP, LARGEST_STEP = FIRST_STEP / 8, FIRST_STEP * 4  # where the search stops
-FACTORS = (0.5, 1.0, 2.0)  # candidates, in units of the last step
-DROP_ROOM = 2.0  # scale of a drop: so many times what an average row's can be
-SIGNIFICANCE = 2.0  # SDs by which another step must win
-SCORE_NOISE = 16.0  # noise all steps together may leave in a weight, times root d
-INTERCEPT_NOISE = 4.0  # the same for the intercept
-# Damping of the intercept's step, in squares of the constant feature.  A hinge whose
-# features say little has all its kinks in one place, where full steps of the intercept
-# jump back and forth.
-INTERCEPT_DAMPING = 2.0
-SMALL_NOISE = 0.004  # of the mean gradient; beyond it weights are held back further
-MOMENT_FLOOR = 0.5  # least damping, in spectral norms of the noise in the moments
-SMALLEST_DAMPING = 1e-6  # least damping of all, where there is no noise
-LARGEST_CLIP = 1e3  # where the clip ends as noise vanishes; it clips nothing there
 
 _PER_OCTAVE = 2
 _MIDDLE = OCTAVES * _PER_OCTAVE
 _BINS = 2 * _MIDDLE + 1
 _BLOCK = 1 << 18  # numbers in a block of rows
-_MOST_SLOPE = 0.999  # a logistic slope of one is reached nowhere
-_LAST = FACTORS.index(1.0)
 
 Stage = Literal["norm", "center", "moments"]
 """What is released before the first step."""
-
-SlopeLimits = tuple[Tensor, Tensor]
-"""The largest slope of each row, and the margin below which its loss is steeper."""
 
 
 def norm_histogram(objective: LinearObjective) -> BoundedQuery:
@@ -219,251 +193,6 @@ def _on_grid(
     return np.asarray(steps)
 
 
-def spectrum(noisy_sum: FloatArray, n_rows: float) -> tuple[FloatArray, FloatArray]:
-    """Return eigenvalues and eigenvectors of the noisy mean second moments.
-
-    The matrix is made symmetric, and eigenvalues below zero are noise: both are free.
-    """
-    d = math.isqrt(noisy_sum.size)
-    square = noisy_sum.reshape(d, d) / n_rows
-    values, vectors = np.linalg.eigh((square + square.T) / 2)
-    return np.maximum(values, 0.0), np.asarray(vectors)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Curvature:
-    """Eigenvalues and eigenvectors of the second moments, and the constant feature.
-
-    Attributes
-    ----------
-    values : array of shape (features,)
-        Eigenvalues, none negative.
-    vectors : array of shape (features, features) or None
-        Eigenvectors in columns; None is the identity.
-    constant : float
-        The constant feature, whose second moment is its square.
-    """
-
-    values: FloatArray
-    vectors: FloatArray | None
-    constant: float
-
-    def direction(self, g: Tensor, damping: float, intercept_damping: float) -> Tensor:
-        """Return ``(A + damping I)^-1 g`` for the weights of each class.
-
-        The intercept is divided by its own second moment and damping.
-        """
-        weights, intercepts = self._parts(g)
-        scaled = self._rotate(weights) / (self.values + damping)
-        weights = scaled if self.vectors is None else scaled @ self.vectors.T
-        intercepts = intercepts / (self.constant**2 + intercept_damping)
-        return torch.from_numpy(np.column_stack([weights, intercepts]))
-
-    def rms_score(self, direction: Tensor) -> float:
-        """Return the root mean square of ``z.direction`` over the rows, never zero."""
-        weights, intercepts = self._parts(direction)
-        square = float((self.values * self._rotate(weights) ** 2).sum())
-        square += self.constant**2 * float((intercepts**2).sum())
-        return math.sqrt(max(square, 1e-24))
-
-    def _parts(self, blocks: Tensor) -> tuple[FloatArray, FloatArray]:
-        """Return weights and intercepts (perhaps none) of each class."""
-        table, d = blocks.numpy(), self.values.size
-        return table[:, :d], table[:, d:]
-
-    def _rotate(self, weights: FloatArray) -> FloatArray:
-        return weights if self.vectors is None else np.asarray(weights @ self.vectors)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Standardization:
-    """Public coordinates, from released values only.
-
-    Attributes
-    ----------
-    objective : LinearObjective
-        The losses.
-    center : array of shape (features,)
-        The released mean, zero without an intercept.
-    radius : float
-        The released root mean square distance from it.
-    constant, clip : float
-        Constant feature (zero without an intercept) and clip of a gradient.
-    """
-
-    objective: LinearObjective
-    center: FloatArray
-    radius: float
-    constant: float
-    clip: float
-
-    def model(self, point: Tensor) -> Tensor:
-        """Return standardized weights as weights (and intercept) of the rows.
-
-        ``v.(x - m)/r + c v0 = (v/r).x + (c v0 - m.v/r)``.
-        """
-        d = self.objective.n_features
-        blocks = point.reshape(self.objective.outputs, -1)
-        weights = blocks[:, :d] / self.radius
-        if not self.objective.fit_intercept:
-            return weights.reshape(-1)
-        center = torch.from_numpy(np.asarray(self.center))
-        intercept = self.constant * blocks[:, d] - weights @ center
-        return torch.cat([weights, intercept[:, None]], dim=1).reshape(-1)
-
-    def gradient_sum(self, w: Tensor) -> BoundedQuery:
-        """Ask for the gradient sum of the slope-clipped losses, in units of ``clip``.
-
-        A contribution is ``slope z / clip``, which the gate clips to norm one: that is
-        the same as a slope of at most ``clip / ||z||``.
-        """
-
-        def contributions(rows: Rows) -> OuterProduct:
-            scores, y = self.objective.scores_at(rows, w), self.objective.labels(rows)
-            slopes = self.objective.score_gradients(scores, y).numpy()
-            slopes = slopes / (self.clip * self.radius)
-            view = CenteredRows(rows.X, self.center)
-            return OuterProduct(slopes, view, self.constant * self.radius)
-
-        return BoundedQuery(contributions=contributions, bound=1.0)
-
-    def slope_limits(self, rows: Rows) -> SlopeLimits:
-        """Return the largest slope of each row, and where its loss reaches it."""
-
-        def compute() -> SlopeLimits:
-            slope = torch.from_numpy(np.minimum(self.max_slopes(rows), _MOST_SLOPE))
-            if self.objective.outputs > 1:  # softmax has no margin, and no limit
-                return slope, torch.ones_like(slope)
-            return slope, self.objective.margin_loss.margin_at(slope)
-
-        scales = (self.radius, self.constant, self.clip)
-        return rows.cached_for_run(("limits", *scales, self.center.tobytes()), compute)
-
-    def max_slopes(self, rows: Rows) -> FloatArray:
-        """Return the largest slope that each row may have, ``clip / ||z||``.
-
-        By ``|x - m|^2 = |x|^2 - 2 x.m + |m|^2``, without a pass over centered rows;
-        rounding may shift a slope, which no bound depends on.
-        """
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            product = rows.product(self.center[:, None])[:, 0]
-            squares = np.square(rows.lengths()) - 2.0 * product
-            squares += float(self.center @ self.center)
-            squares = np.maximum(squares, 0.0) / self.radius**2
-            slopes = self.clip / np.sqrt(squares + self.constant**2)
-        return np.asarray(slopes, dtype=np.float64)
-
-    def losses(self, scores: Tensor, y: Tensor, limits: SlopeLimits) -> Tensor:
-        """Return losses, continued by a line where the slope reaches its limit.
-
-        With more than two classes losses are as they are.
-        """
-        if self.objective.outputs > 1:
-            return self.objective.losses(scores, y)
-        (slope, clip_margin), margins = limits, scores * y
-        clipped = torch.maximum(margins, clip_margin)
-        values = self.objective.margin_loss.value(clipped)
-        return values.add_((clipped - margins) * slope)
-
-    def penalty(self, point: Tensor) -> float:
-        """Return ``l2/2`` times the squared weights of features of variance one.
-
-        Features are taken as scaled to mean variance one, the same for all: whatever
-        the unit of the table, the penalty is the same.  The intercept has none.
-        """
-        weights = self._weights(point)
-        return 0.5 * self.curvature * float((weights * weights).sum())
-
-    def penalty_gradient(self, point: Tensor) -> Tensor:
-        """Return the gradient of the penalty in these coordinates."""
-        return self.curvature * self._weights(point).reshape(-1)
-
-    @property
-    def curvature(self) -> float:
-        """The penalty's second derivative: variance one is radius root d."""
-        return self.objective.l2 / self.objective.n_features
-
-    def _weights(self, point: Tensor) -> Tensor:
-        """Return the point with its intercepts set to zero."""
-        blocks = point.reshape(self.objective.outputs, -1).clone()
-        blocks[:, self.objective.n_features :] = 0.0
-        return blocks
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ThreePoints:
-    """One search along ``-direction`` from a standardized point.
-
-    Attributes
-    ----------
-    frame : Standardization
-        Coordinates and losses.
-    sizes : tuple of float
-        The candidate steps.
-    rms_score : float
-        Released estimate of the root mean square change of a score for step one.
-    """
-
-    frame: Standardization
-    sizes: tuple[float, ...]
-    rms_score: float
-
-    @property
-    def scales(self) -> FloatArray:
-        """What each drop is divided by: step times score change times slope."""
-        slope = min(self.frame.clip / math.hypot(1.0, self.frame.constant), 1.0)
-        return DROP_ROOM * slope * self.rms_score * np.array(self.sizes)
-
-    def query(self, w: Tensor, step: Tensor) -> BoundedQuery:
-        """Ask for the scaled drops at ``w - size step``, models of the rows.
-
-        One example gives a vector of as many drops as candidates, which the gate
-        clips to norm ``sqrt(candidates)``: that is the sensitivity.
-        """
-        frame, scales = self.frame, self.scales
-
-        def contributions(rows: Rows) -> FloatArray:
-            y, limits = frame.objective.labels(rows), frame.slope_limits(rows)
-            scores = frame.objective.scores_at(rows, w)
-            along = frame.objective.scores_of(rows, step)
-            before = frame.losses(scores, y, limits)
-            after = [
-                frame.losses(moved(scores, along, size), y, limits)
-                for size in self.sizes
-            ]
-            drops = torch.stack([before - loss for loss in after], dim=1).numpy()
-            return np.asarray(drops / scales)
-
-        return BoundedQuery(contributions=contributions, bound=math.sqrt(len(scales)))
-
-    def penalty_falls(self, point: Tensor, direction: Tensor) -> FloatArray:
-        """Return by how much each candidate lowers the penalty, which is public."""
-        after = [self.frame.penalty(point - size * direction) for size in self.sizes]
-        return self.frame.penalty(point) - np.array(after)
-
-    def chosen(
-        self,
-        noisy_sum: FloatArray,
-        noise: float,
-        batch_size: float,
-        penalty: FloatArray,
-    ) -> float:
-        """Return the step: the last one unless another wins clearly.
-
-        ``noise`` is the standard deviation of each released sum, ``penalty`` what the
-        penalty falls by for each candidate.
-        """
-        drops = noisy_sum * self.scales / batch_size + penalty
-        spread = noise * self.scales / batch_size
-        best = _LAST
-        for k in range(len(drops)):
-            gain = drops[k] - drops[_LAST]
-            clear = gain > SIGNIFICANCE * math.hypot(spread[k], spread[_LAST])
-            if k != _LAST and clear and drops[k] > drops[best]:
-                best = k
-        return self.sizes[best]
-
-
 @dataclass(frozen=True, kw_only=True)
 class AutoState:
     """Released values: the coordinates, the point in them, and the model of the rows.
@@ -517,7 +246,7 @@ class Auto(Method[AutoState]):
     >>> objective = LinearObjective(loss="logistic", n_features=100)
     >>> problem = Problem(objective=objective, n_rows=40000)
     >>> method = Auto(noise_multiplier=10.0, problem=problem)
-    >>> round(method.clip, 3), round(method.constant, 3)
+    >>> round(method.descent.clip, 3), round(method.descent.constant, 3)
     (0.849, 0.3)
     """
 
@@ -591,76 +320,19 @@ class Auto(Method[AutoState]):
             "gradients": 1.0 - (norm + self.center_share + moments + self.search_share),
         }
 
-    def _released(self, share: float) -> Gaussian:
-        """Return the mechanism of a sum of sensitivity one with this share."""
-        return Gaussian(noise_scale=self._noise / math.sqrt(share))
-
-    @property
-    def _gradient(self) -> Gaussian:
-        return self._released(self.shares["gradients"] / self.steps)
-
-    def _search(self, update: int) -> Gaussian:
-        """Return the search of one step, of three drops in units of their clip.
-
-        Every doubling of the number of steps gets the same share: the first searches
-        find the step, the later ones follow it.
-        """
-        octave = int(math.log2(update + 1))
-        octaves = int(math.log2(self.steps)) + 1
-        length = min(2**octave, self.steps + 1 - 2**octave)
-        share = self.search_share / (octaves * length)
-        root = math.sqrt(len(FACTORS))
-        return Gaussian(
-            noise_scale=root * self._noise / math.sqrt(share), sensitivity=root
+    @cached_property
+    def descent(self) -> Descent:
+        """Noise and constants of the steps."""
+        return Descent(
+            noise=self._noise,
+            n_rows=self._n_rows,
+            n_features=self.objective.n_features,
+            steps=self.steps,
+            gradients=self.shares["gradients"],
+            moments=self.shares["moments"],
+            searches=self.search_share,
+            intercept=self.objective.fit_intercept,
         )
-
-    @cached_property
-    def clip(self) -> float:
-        """The clip of a standardized gradient, where an average row has norm one.
-
-        A small clip has little noise and more bias: fourth root of rows over noise.
-        """
-        if self._noise == 0:
-            return LARGEST_CLIP
-        root = (1e-3 * self._n_rows / self._noise) ** 0.25
-        return min(max(0.6 * root, 0.5), LARGEST_CLIP)
-
-    @cached_property
-    def constant(self) -> float:
-        """The constant feature: larger under noise, when the intercept is worth more.
-
-        Zero without an intercept.
-        """
-        if not self.objective.fit_intercept:
-            return 0.0
-        return min(max(30 * self._noise * self.clip / self._n_rows, 0.3), 1.0)
-
-    def _held_back(self, most: float) -> float:
-        """Return the damping under which noise moves a weight by at most ``most``.
-
-        Steps of size ``FIRST_STEP / damping`` add up to ``FIRST_STEP steps / damping``
-        times the noise that is left in the mean of the gradients of all steps.
-        """
-        root = math.sqrt(self.shares["gradients"])
-        mean_noise = self._noise * self.clip / (self._n_rows * root)
-        shrink = 1 + mean_noise / SMALL_NOISE
-        return FIRST_STEP * self.steps * mean_noise / most * shrink
-
-    @cached_property
-    def damping(self) -> float:
-        """What is added to the second moments before they are inverted."""
-        d = self.objective.n_features
-        damping = max(self._held_back(SCORE_NOISE / math.sqrt(d)), SMALLEST_DAMPING)
-        if not self.shares["moments"]:
-            return damping
-        noise = self._released(self.shares["moments"]).noise_scale / self._n_rows
-        return max(damping, MOMENT_FLOOR * noise * math.sqrt(2 * d))
-
-    @cached_property
-    def intercept_damping(self) -> float:
-        """What is added to the squared constant feature for the intercept's step."""
-        noise = self._held_back(INTERCEPT_NOISE / max(self.constant, 1e-12))
-        return max(INTERCEPT_DAMPING * self.constant**2, noise)
 
     def init(self, w: Tensor) -> AutoState:
         """Return the first state."""
@@ -674,14 +346,12 @@ class Auto(Method[AutoState]):
 
     def _mechanisms(self, batch: int) -> tuple[Gaussian, ...]:
         if batch >= len(self._stages):
-            if not self.search_share:
-                return (self._gradient,)
-            return self._gradient, self._search(batch - len(self._stages))
+            return self.descent.releases(batch - len(self._stages))
         stage = self._stages[batch]
         if stage == "center" and self.objective.fit_intercept:
-            half = self._released(0.5 * self.center_share)
+            half = self.descent.released(0.5 * self.center_share)
             return half, half
-        return (self._released(self.shares[stage]),)
+        return (self.descent.released(self.shares[stage]),)
 
     def schedule(self) -> Schedule:
         """Return all batches in their order."""
@@ -707,7 +377,7 @@ class Auto(Method[AutoState]):
             new = self._prepared(stage, batch, state, used, batch.expected_size)
             record = StepRecord(update=0, gradients=0)
         else:
-            new, record = self._moved(batch, state, used, batch.expected_size)
+            new, record = self._moved(batch, state, used)
         return replace(new, batches=state.batches + 1), record
 
     def _prepared(
@@ -760,53 +430,39 @@ class Auto(Method[AutoState]):
         if state.values is not None and state.vectors is not None:
             values = state.values.numpy()
             vectors = state.vectors.numpy().reshape(d, d)
-        return Curvature(values=values, vectors=vectors, constant=self.constant)
+        return Curvature(values=values, vectors=vectors, constant=self.descent.constant)
 
     def _moved(
-        self,
-        batch: PrivateBatch,
-        state: AutoState,
-        used: tuple[Gaussian, ...],
-        batch_size: float,
+        self, batch: PrivateBatch, state: AutoState, used: tuple[Gaussian, ...]
     ) -> tuple[AutoState, StepRecord]:
-        """Release a gradient and three drops, and move by the step they choose."""
+        """Make a step, and average."""
+        descent = self.descent
         frame = Standardization(
             objective=self.objective,
             center=calibrated(center=state.center).numpy(),
             radius=state.radius,
-            constant=self.constant,
-            clip=self.clip,
+            constant=descent.constant,
+            clip=descent.clip,
         )
-        curvature = self._curvature(state)
-        point = torch.zeros_like(state.w) if state.point is None else state.point
-        w = frame.model(point)
-        noisy_sum = batch.noisy_sum(frame.gradient_sum(w), used[0])
-        g = torch.from_numpy(noisy_sum * (frame.clip / batch_size))
-        g = (g + frame.penalty_gradient(point)).reshape(self.objective.outputs, -1)
-        # A step of eight must not overshoot the penalty's own minimum.
-        damping = self.damping + 4 * frame.curvature
-        blocks = curvature.direction(g, damping, self.intercept_damping)
-        points = ThreePoints(
-            frame=frame,
-            sizes=tuple(factor * state.step_size for factor in FACTORS),
-            rms_score=curvature.rms_score(blocks),
+        taken = take_step(
+            batch,
+            frame,
+            self._curvature(state),
+            torch.zeros_like(state.w) if state.point is None else state.point,
+            state.step_size,
+            used,
+            (descent.damping, descent.intercept_damping),
         )
-        direction, step_size = blocks.reshape(-1), state.step_size
-        for search in used[1:]:
-            drops = batch.noisy_sum(points.query(w, frame.model(direction)), search)
-            falls = points.penalty_falls(point, direction)
-            step_size = points.chosen(drops, search.noise_scale, batch_size, falls)
-            step_size = min(max(step_size, SMALLEST_STEP), LARGEST_STEP)
-        new = self._averaged(state, frame, point - step_size * direction)
+        new = self._averaged(state, frame, taken.point)
         record = StepRecord(
             update=state.batches - len(self._stages),
-            step_size=step_size,
+            step_size=taken.step_size,
             tries=(len(FACTORS) + 1) * len(used[1:]),
-            direction_norm=float(direction.norm()),
+            direction_norm=taken.direction_norm,
             gradient_rho=used[0].rho,
             max_grad_norm=frame.clip,
         )
-        return replace(new, step_size=step_size), record
+        return replace(new, step_size=taken.step_size), record
 
     def _averaged(
         self, state: AutoState, frame: Standardization, point: Tensor
