@@ -95,13 +95,14 @@ class Problem:
 
     Attributes
     ----------
-    objective : LinearObjective or None
-        The linear model; None for a network.
+    objective : Objective or None
+        The model, if its settings are public: a linear one, or that of a coded table;
+        None for a network.
     n_rows : int
         The public number of rows.
     """
 
-    objective: LinearObjective | None = None
+    objective: Objective | None = None
     n_rows: int = 1
 
     @property

@@ -52,7 +52,6 @@ MOMENT_FLOOR = 0.5  # least damping, in spectral norms of the noise in the momen
 SMALLEST_DAMPING = 1e-6  # least damping of all, where there is no noise
 LARGEST_CLIP = 1e3  # where the clip ends as noise vanishes; it clips nothing there
 
-_MOST_SLOPE = 0.999  # a logistic slope of one is reached nowhere
 _LAST = FACTORS.index(1.0)
 
 SlopeLimits = tuple[Tensor, Tensor]
@@ -62,12 +61,12 @@ SlopeLimits = tuple[Tensor, Tensor]
 def spectrum(noisy_sum: FloatArray, n_rows: float) -> tuple[FloatArray, FloatArray]:
     """Return eigenvalues and eigenvectors of the noisy mean second moments.
 
-    The matrix is made symmetric, and eigenvalues below zero are noise: both are free.
+    The matrix is made symmetric, which is free; eigenvalues below zero are noise.
     """
     d = math.isqrt(noisy_sum.size)
     square = noisy_sum.reshape(d, d) / n_rows
     values, vectors = np.linalg.eigh((square + square.T) / 2)
-    return np.maximum(values, 0.0), np.asarray(vectors)
+    return np.asarray(values), np.asarray(vectors)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -179,7 +178,8 @@ class Standardization:
         """Return the largest slope of each row, and where its loss reaches it."""
 
         def compute() -> SlopeLimits:
-            slope = torch.from_numpy(np.minimum(self.max_slopes(rows), _MOST_SLOPE))
+            most = self.objective.most_slope
+            slope = torch.from_numpy(np.minimum(self.max_slopes(rows), most))
             if self.objective.outputs > 1:  # softmax has no margin, and no limit
                 return slope, torch.ones_like(slope)
             return slope, self.objective.margin_loss.margin_at(slope)
@@ -208,10 +208,7 @@ class Standardization:
         """
         if self.objective.outputs > 1:
             return self.objective.losses(scores, y)
-        (slope, clip_margin), margins = limits, scores * y
-        clipped = torch.maximum(margins, clip_margin)
-        values = self.objective.margin_loss.value(clipped)
-        return values.add_((clipped - margins) * slope)
+        return self.objective.continued(scores, y, *limits)
 
     def penalty(self, point: Tensor) -> float:
         """Return ``l2/2`` times the squared weights of features of variance one.

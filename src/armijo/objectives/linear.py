@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product, starmap
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from armijo.objectives.elementwise import moved
 from armijo.objectives.losses import (
     FAR,
     LOSSES,
+    RESIDUAL_LOSSES,
     Drops,
     Loss,
     known_labels,
@@ -147,6 +149,16 @@ class LinearObjective(Objective):
         if self.outputs > 1:
             return torch.from_numpy(softmax_slopes(scores.numpy(), y.numpy()))
         return (self.margin_loss.slope(scores * y) * y)[:, None]
+
+    most_slope: ClassVar[float] = 0.999
+    """A logistic slope of one is reached nowhere."""
+
+    def continued(self, scores: Tensor, y: Tensor, slope: Tensor, at: Tensor) -> Tensor:
+        """Return losses of margins, continued by a line of this slope below ``at``."""
+        margins = scores * y
+        clipped = torch.maximum(margins, at)
+        values = self.margin_loss.value(clipped)
+        return values.add_((clipped - margins) * slope)
 
     def gradient_sum(self, w: Tensor, *, clip: float) -> BoundedQuery:
         """Ask for the clipped gradient sum."""
@@ -385,6 +397,44 @@ class LinearObjective(Objective):
     def scores_at(self, rows: Rows, w: Tensor) -> Tensor:
         """Return the scores of the batch at ``w``, computed once."""
         return rows.cached("scores", lambda: self.scores_of(rows, w), w)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidualObjective(LinearObjective):
+    """Linear regression: a loss of the residual ``score - y``.
+
+    Attributes
+    ----------
+    loss : str
+        A name in :data:`armijo.objectives.losses.RESIDUAL_LOSSES`.
+    """
+
+    most_slope: ClassVar[float] = math.inf
+
+    def __post_init__(self) -> None:
+        _validate.choice(tuple(RESIDUAL_LOSSES), loss=self.loss)
+
+    @property
+    def margin_loss(self) -> Loss:
+        """The loss of a residual."""
+        return RESIDUAL_LOSSES[str(self.loss)]
+
+    def _signed(self, scores: Tensor, y: Tensor) -> Tensor:
+        return scores - y
+
+    def score_gradients(self, scores: Tensor, y: Tensor) -> Tensor:
+        """Return the derivative of each loss in its score."""
+        return self.margin_loss.slope(scores - y)[:, None]
+
+    def continued(self, scores: Tensor, y: Tensor, slope: Tensor, at: Tensor) -> Tensor:
+        """Return losses, continued by lines of this slope where residuals are large."""
+        residuals = scores - y
+        near = torch.maximum(torch.minimum(residuals, at), -at)
+        return self.margin_loss.value(near).add_((residuals - near).abs() * slope)
+
+    def labels(self, rows: Rows) -> Tensor:
+        """Return the targets of a batch, NaN where one is no number."""
+        return torch.from_numpy(np.where(np.isfinite(rows.y), rows.y, np.nan))
 
 
 def as_linear(objective: Objective | None) -> LinearObjective:

@@ -219,6 +219,69 @@ class Huber(Loss):
         return 1 + self.width - 2 * self.width * steepness
 
 
+@dataclass(frozen=True)
+class Squared(Loss):
+    """``r^2 / 8`` of a residual r: the curvature is that of the logistic loss at zero.
+
+    >>> float(Squared().slope(torch.tensor([2.0]))[0])
+    0.5
+    """
+
+    name: ClassVar[str] = "squared"
+
+    @property
+    def smoothness(self) -> float:
+        """A quarter."""
+        return 0.25
+
+    def value(self, m: Tensor) -> Tensor:
+        """Return r^2 / 8."""
+        return m * m / 8
+
+    def slope(self, m: Tensor) -> Tensor:
+        """Return r / 4."""
+        return m / 4
+
+    def curvature(self, m: Tensor) -> Tensor:
+        """Return a quarter."""
+        return torch.full_like(m, 0.25)
+
+    def margin_at(self, steepness: Tensor) -> Tensor:
+        """Return the residual of this slope."""
+        return 4 * steepness
+
+
+@dataclass(frozen=True)
+class HuberResidual(Squared):
+    """The same within ``width`` standard deviations of the target, a line beyond.
+
+    >>> float(HuberResidual(width=1.0).slope(torch.tensor([3.0]))[0])
+    0.25
+    """
+
+    name: ClassVar[str] = "huber"
+
+    width: float = 1.0
+
+    def value(self, m: Tensor) -> Tensor:
+        """Return r^2 / 8, or the line."""
+        near = m.clamp(-self.width, self.width)
+        return near * near / 8 + (m - near).abs() * (self.width / 4)
+
+    def slope(self, m: Tensor) -> Tensor:
+        """Return r / 4 within the width."""
+        return m.clamp(-self.width, self.width) / 4
+
+    def curvature(self, m: Tensor) -> Tensor:
+        """Return a quarter within the width."""
+        return 0.25 * (m.abs() < self.width).to(m.dtype)
+
+
+RESIDUAL_LOSSES: dict[str, Loss] = {
+    loss.name: loss for loss in (Squared(), HuberResidual())
+}
+"""The losses of a residual by name."""
+
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in (Logistic(), Hinge(), Huber())}
 """The losses of a margin by name."""
 

@@ -41,6 +41,7 @@ from armijo.data.distributed import SINGLE, ProcessGroup
 from armijo.data.gate import PrivateDataset
 from armijo.data.sources import RowSource
 from armijo.errors import BudgetExceeded, Diverged, LedgerError
+from armijo.methods.additive import Additive
 from armijo.methods.base import (
     Direction,
     Method,
@@ -51,6 +52,7 @@ from armijo.methods.base import (
     minimize,
 )
 from armijo.methods.line_search import LineSearch
+from armijo.objectives.additive import AdditiveObjective
 from armijo.objectives.base import Objective
 from armijo.objectives.elementwise import elementwise_self_test
 from armijo.objectives.linear import LinearObjective
@@ -208,9 +210,11 @@ class Run:
         self._process, self._saved = os.getpid(), time.monotonic()
         self._abandoned = False
         self._named = {**self._files.named, "seed": seed}
-        linear = objective if isinstance(objective, LinearObjective) else None
-        _refuse_unfit(method, linear, accounting)
-        problem = Problem(objective=linear, n_rows=n_rows)
+        described_objective = None
+        if isinstance(objective, LinearObjective | AdditiveObjective):
+            described_objective = objective  # all of it is public settings
+        _refuse_unfit(method, objective, accounting)
+        problem = Problem(objective=described_objective, n_rows=n_rows)
         self.method = method.calibrate(budget, problem)
         self._refuse_cut()
         start = self.method.init(objective.start())
@@ -235,7 +239,7 @@ class Run:
             self._replay = ReplayableRun(
                 self._files.checkpoint,
                 source,
-                (self._named, budget, method, described, linear, code),
+                (self._named, budget, method, described, described_objective, code),
                 repeats=repeats,
             )
         self._position = start if past is None else past.state, 0
@@ -460,14 +464,18 @@ class Run:
         )
 
 
-def _refuse_unfit(
-    method: Method[Any], linear: LinearObjective | None, accounting: str
-) -> None:
+def _refuse_unfit(method: Method[Any], objective: Objective, accounting: str) -> None:
     """Refuse what the method was not made for."""
     name = type(method).__name__
-    if linear is not None and linear.outputs > 1 and not method.multi_class:
+    if isinstance(objective, AdditiveObjective) and not isinstance(method, Additive):
         raise ValueError(
-            f"Expected two classes, got {linear.n_classes}; {name} is for binary "
+            f"Expected the additive method for a coded table, got {name}; give arrays, "
+            "or leave the method out. Nothing was spent."
+        )
+    classes = getattr(objective, "outputs", 1)
+    if classes > 1 and not method.multi_class:
+        raise ValueError(
+            f"Expected two classes, got {classes}; {name} is for binary "
             "labels. Nothing was spent."
         )
     _validate.choice(("sound", "paper"), accounting=accounting)

@@ -1,0 +1,739 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The automatic method for tables as they come: learn the columns, then the model.
+
+One release counts the cells of all columns together (two where numbers have no bounds:
+the first finds their scales).  From the noisy counts follow ranks, scales, levels and
+all features (:mod:`armijo.objectives.additive`); the steps are those of
+:mod:`armijo.methods.descent` on these features.  Where rows are many for the noise, a
+first model of single columns chooses products of two columns, and a second one is
+fitted with them.  Last, scores are recalibrated, since clipped slopes make
+probabilities timid.
+
+==========================  =====================  =================================
+release                     share of 1/sigma^2     L2 sensitivity
+==========================  =====================  =================================
+scales, if bounds lack      0.01                   root of the columns without bounds
+counts of cells             0.05                   root of the columns and the target
+second moments              0.03; 0.015 and 0.03   1
+gradients                   the rest               clip, each
+loss drops                  0.05                   root 3, each, after clipping
+recalibration               0.03                   1, then root 2, twice
+==========================  =====================  =================================
+
+All are sums over rows of vectors with a public bound on their norm, on all rows, and
+their noise is fixed beforehand: together they are one Gaussian (:mod:`descent
+<armijo.methods.descent>`).  Everything else is post-processing.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from armijo.accounting.budget import Budget, FloatArray
+from armijo.accounting.mechanisms import Gaussian
+from armijo.data.coded import CodedTable, NumericColumn
+from armijo.data.gate import BatchPlan, PrivateBatch, refuse_unsampleable
+from armijo.data.integer_rows import (
+    IntegerRows,
+    count_sum,
+    moment_sum,
+    product_sum,
+    vector_sum,
+)
+from armijo.data.query import BoundedQuery, CertifiedSum, Contributions, Rows
+from armijo.methods.base import (
+    Method,
+    Problem,
+    Schedule,
+    StepRecord,
+    calibrated,
+    schedule_of,
+    solved,
+    with_solved_noise,
+)
+from armijo.methods.descent import (
+    FACTORS,
+    FIRST_STEP,
+    Curvature,
+    Descent,
+    Standardization,
+    spectrum,
+    take_step,
+)
+from armijo.methods.recalibration import Recalibration
+from armijo.objectives.additive import (
+    COSINES,
+    RARE,
+    AdditiveObjective,
+    Basis,
+    Features,
+    additive_features,
+)
+from armijo.objectives.base import Objective
+from armijo.objectives.cells import (
+    Cells,
+    Layout,
+    LevelCells,
+    Marginal,
+    NumericCells,
+    OctaveCells,
+    column_cells,
+    declared_ranges,
+    learned_range,
+    marginals,
+    nearest_shares,
+    unbounded,
+)
+from armijo.objectives.linear import SOFTMAX, LinearObjective, ResidualObjective
+
+SCALE_SHARE, COUNT_SHARE, CALIBRATION_SHARE = 0.01, 0.05, 0.03
+MOMENT_SHARES = {1: (0.03,), 2: (0.015, 0.03)}
+SEARCH_SHARE = 0.05
+FIRST_PHASE = 0.35  # of what is left, for the model that chooses products
+PAIRS_FROM = 3000.0  # rows over noise from which products are worth their noise
+ONE_PHASE, TWO_PHASES = (30,), (12, 24)  # steps
+AVERAGED = {1: (0.5,), 2: (0.25, 0.5)}  # of the steps, whose iterates are averaged
+CAUTION = {1: 1.0, 2: 1.5}  # of the damping
+MOST_NOISE = 1.3  # in a score, where there are no products
+MOST_HELD = 3.0  # most that a rare class raises the damping
+LARGEST_START = 4.0  # of the intercept
+TARGET_ENDS = (0.001, 0.999)  # quantiles to which a numeric target is cut
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdditiveState:
+    """Released values: counts, the point in the present coordinates, and the model.
+
+    ``w`` holds weights of the features and intercepts, one row for each score; features
+    that released counts did not lead to have none.
+    """
+
+    w: Tensor
+    batches: int = 0
+    scales: Tensor | None = None
+    counts: Tensor | None = None
+    chosen: Tensor | None = None
+    values: Tensor | None = None
+    vectors: Tensor | None = None
+    point: Tensor | None = None
+    total: Tensor | None = None
+    step_size: float = FIRST_STEP
+    calibration: Tensor | None = None
+
+    # Vectors that are not as long as the parameters.
+    free_shapes = (
+        "scales",
+        "counts",
+        "chosen",
+        "values",
+        "vectors",
+        "point",
+        "total",
+        "calibration",
+    )
+
+
+Kind = Literal["scales", "counts", "moments", "step", "recalibration"]
+
+
+class Batch(NamedTuple):
+    """What one batch is for: its kind, the phase, and the number within the phase."""
+
+    kind: Kind
+    phase: int = 0
+    update: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FeatureSpace(Standardization):
+    """Coordinates in which rows are features of a table, already centered."""
+
+    features: Features
+    columns: "Columns"
+    name: str
+
+    def view(self, rows: Rows) -> Rows:
+        """Return the features of all rows, computed once in a run."""
+
+        def expanded() -> tuple[IntegerRows, FloatArray]:
+            y = self.columns.targets(rows.y)
+            return self.features.rows(rows.X, np.isnan(y)), y
+
+        def seen() -> Rows:
+            X, y = rows.cached_for_run(self.name, expanded)
+            return Rows(X, y, run_cache=rows.run_cache)
+
+        return rows.cached("view", seen, self.features)
+
+    def weighted(self, rows: Rows, vectors: FloatArray, bound: float) -> CertifiedSum:
+        """Return the sum of vectors, clipped and multiplied by the rows' weights."""
+        return vector_sum(vectors, rows.X.weight, bound)
+
+    def gradient_sum(self, w: Tensor) -> BoundedQuery:
+        """Ask for the gradient sum of the slope-clipped losses, in units of clip."""
+
+        def contributions(rows: Rows) -> Contributions:
+            rows = self.view(rows)
+            scores, y = self.objective.scores_at(rows, w), self.objective.labels(rows)
+            slopes = self.objective.score_gradients(scores, y).numpy()
+            slopes = slopes / (self.clip * self.radius)
+            return product_sum(slopes, rows.X, self.constant * self.radius, 1.0)
+
+        return BoundedQuery(contributions=contributions, bound=1.0)
+
+    def max_slopes(self, rows: Rows) -> FloatArray:
+        """Return the largest slope that each row may have, ``clip / ||z||``."""
+        lengths = rows.X.lengths(self.constant * self.radius)
+        with np.errstate(divide="ignore"):
+            return np.asarray(self.clip * self.radius / lengths)
+
+    def second_moments(self) -> BoundedQuery:
+        """Ask for the sum of ``u u^T`` over rows u, clipped to norm one."""
+
+        def contributions(rows: Rows) -> Contributions:
+            return moment_sum(self.view(rows).X, self.radius)
+
+        return BoundedQuery(contributions=contributions, bound=1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """What released counts tell of the columns and of the target.
+
+    Attributes
+    ----------
+    objective : AdditiveObjective
+        What is public.
+    cells : tuple
+        The cells of the columns, then those of the target.
+    counts : list of arrays
+        Their noisy counts.
+    n_rows, noise : float
+        Public number of rows, and standard deviation of each count.
+    """
+
+    objective: AdditiveObjective
+    cells: tuple[Cells, ...]
+    counts: list[FloatArray]
+    n_rows: float
+    noise: float
+
+    def features(self, basis: Basis, orders: int) -> Features:
+        """Return the features of single columns."""
+        return additive_features(
+            self.cells[:-1],
+            self.counts[:-1],
+            self.n_rows,
+            self.noise,
+            basis=basis,
+            orders=orders,
+        )
+
+    @cached_property
+    def target(self) -> Marginal:
+        """The distribution of a numeric target."""
+        (cells,) = (part for part in self.cells[-1:] if isinstance(part, NumericCells))
+        return marginals([cells], [self.counts[-1]], self.n_rows, self.noise)[0]
+
+    @cached_property
+    def target_scale(self) -> tuple[float, float, float, float]:
+        """Ends, mean and standard deviation of a numeric target."""
+        cells, width = self.target.cells, self.target.cells.high - self.target.cells.low
+        low, high = (self.target.quantile(rank) for rank in TARGET_ENDS)
+        values = np.clip(self.target.centers, low, high)
+        mean = float(self.target.mean(values))
+        deviation = math.sqrt(max(float(self.target.mean((values - mean) ** 2)), 1e-18))
+        ends = [cells.low + end * width for end in (low, high)]
+        known = self.objective.target_bounds
+        ends = [
+            end if own is None else own for end, own in zip(ends, known, strict=True)
+        ]
+        return ends[0], ends[1], cells.low + mean * width, deviation * width
+
+    def targets(self, y: NDArray[Any]) -> FloatArray:
+        """Return labels, or standardized targets; NaN makes a row blank."""
+        if not self.objective.regression:
+            classes = (-1.0, 1.0)
+            if self.objective.loss == SOFTMAX:
+                classes = tuple(map(float, range(self.objective.n_classes)))
+            return np.where(np.isin(y, classes), y, np.nan)
+        low, high, mean, deviation = self.target_scale
+        return (np.clip(y, low, high) - mean) / deviation
+
+    @cached_property
+    def class_shares(self) -> FloatArray:
+        """The released shares of the classes, none of them zero."""
+        counts = self.counts[-1][:-1]
+        size = len(counts)
+        shares = nearest_shares(counts / self.n_rows)
+        trust = self.n_rows**2 / (self.n_rows**2 + 4 * self.noise**2 * size)
+        least = 0.5 / max(self.n_rows, 1.0)
+        shares = np.maximum(trust * shares + (1 - trust) / size, least)
+        return np.asarray(shares / shares.sum())
+
+    @property
+    def balance(self) -> float:
+        """``4 p (1 - p)`` of the commonest class, one for a numeric target."""
+        if self.objective.regression:
+            return 1.0
+        p = float(self.class_shares.max())
+        return max(4 * p * (1 - p), 1e-3) if self.objective.n_classes == 2 else 1.0
+
+    @property
+    def intercepts(self) -> FloatArray:
+        """Where the intercepts begin."""
+        if self.objective.regression:
+            return np.zeros(1)
+        logs = np.log(self.class_shares)
+        start = (
+            logs[1:] - logs[0] if self.objective.outputs == 1 else logs - logs.mean()
+        )
+        return np.clip(start, -LARGEST_START, LARGEST_START)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Additive(Method[AdditiveState]):
+    """Private encoder, additive features, products of columns, recalibration.
+
+    No setting has to be given.
+
+    Attributes
+    ----------
+    basis : {"additive", "line"}
+        Features of numeric columns: cosines of the rank and a line, or the line alone.
+    pairs : bool or None
+        Whether products of two columns are added; None adds them where the public
+        number of rows is at least ``PAIRS_FROM`` times the noise.
+    noise_multiplier, problem : float or None, Problem or None
+        Noise of the whole run, and what it was calibrated for.
+    """
+
+    basis: Basis = "additive"
+    pairs: bool | None = None
+    noise_multiplier: float | None = solved()
+    problem: Problem | None = solved()
+    _known: dict[str, Any] = field(
+        default_factory=dict, repr=False, compare=False, metadata={"solved": True}
+    )
+
+    def calibrate(self, budget: Budget, problem: Problem) -> Self:
+        """Solve the noise for the budget."""
+        if not isinstance(problem.objective, AdditiveObjective):
+            raise ValueError(
+                "Expected a coded table, got a linear model or a network; the additive "
+                "method learns the columns of a table. Nothing was spent."
+            )
+        method = with_solved_noise(replace(self, problem=problem, _known={}), budget)
+        for plan in method.plans():
+            refuse_unsampleable(plan)
+        return method
+
+    @property
+    def objective(self) -> AdditiveObjective:
+        """The table that it was calibrated for."""
+        found = calibrated(problem=self.problem).objective
+        assert isinstance(found, AdditiveObjective)
+        return found
+
+    @property
+    def _noise(self) -> float:
+        return calibrated(noise_multiplier=self.noise_multiplier)
+
+    @property
+    def _n_rows(self) -> int:
+        return calibrated(problem=self.problem).n_rows
+
+    @cached_property
+    def _free(self) -> list[bool]:
+        """Which columns may take part in products."""
+        return [
+            getattr(column, "monotone", 0) == 0 for column in self.objective.columns
+        ]
+
+    @cached_property
+    def phases(self) -> tuple[int, ...]:
+        """Steps of each phase."""
+        if sum(self._free) < 2 or self.basis == "line" or self.pairs is False:
+            return ONE_PHASE
+        enough = self._n_rows >= PAIRS_FROM * self._noise
+        return TWO_PHASES if enough or self.pairs else ONE_PHASE
+
+    @cached_property
+    def _targets(self) -> tuple[NumericColumn, ...]:
+        """The target as a column of numbers, if it is one."""
+        if not self.objective.regression:
+            return ()
+        low, high = self.objective.target_bounds
+        return (NumericColumn(name="target", low=low, high=high),)
+
+    @cached_property
+    def _columns(self) -> tuple[Any, ...]:
+        return (*self.objective.columns, *self._targets)
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """How ``1/sigma^2`` is split; the phases get what the others leave."""
+        scales = SCALE_SHARE if unbounded(self._columns) else 0.0
+        calibration = 0.0 if self.objective.regression else CALIBRATION_SHARE
+        rest = 1.0 - scales - COUNT_SHARE - calibration
+        return {
+            "scales": scales,
+            "counts": COUNT_SHARE,
+            "recalibration": calibration,
+            "phases": rest,
+        }
+
+    def _descent(self, phase: int, n_features: int = 1) -> Descent:
+        """Return noise and constants of the steps of a phase."""
+        count, rest = len(self.phases), self.shares["phases"]
+        part = 1.0 if count == 1 else (FIRST_PHASE, 1 - FIRST_PHASE)[phase]
+        moments = MOMENT_SHARES[count][phase]
+        searches = SEARCH_SHARE * part
+        return Descent(
+            noise=self._noise,
+            n_rows=self._n_rows,
+            n_features=n_features,
+            steps=self.phases[phase],
+            gradients=rest * part - moments - searches,
+            moments=moments,
+            searches=searches,
+            caution=CAUTION[count],
+            most_noise=MOST_NOISE if count == 1 else math.inf,
+        )
+
+    @cached_property
+    def _recalibration(self) -> Recalibration:
+        return Recalibration(
+            noise=self._noise,
+            share=self.shares["recalibration"],
+            clip=self._descent(0).clip,
+            n_rows=self._n_rows,
+            outputs=self.objective.outputs,
+        )
+
+    @cached_property
+    def _batches(self) -> tuple[Batch, ...]:
+        """What all batches are for, in their order."""
+        found: list[Batch] = [Batch("scales")] if self.shares["scales"] else []
+        found.append(Batch("counts"))
+        for phase, steps in enumerate(self.phases):
+            found.append(Batch("moments", phase))
+            found += [Batch("step", phase, update) for update in range(steps)]
+        if self.shares["recalibration"]:
+            found += [Batch("recalibration", 0, k) for k in range(3)]
+        return tuple(found)
+
+    def _mechanisms(self, batch: Batch) -> tuple[Gaussian, ...]:
+        descent = self._descent(batch.phase)
+        if batch.kind == "step":
+            return descent.releases(batch.update)
+        if batch.kind == "moments":
+            return (descent.released(descent.moments),)
+        if batch.kind == "recalibration":
+            return (self._recalibration.mechanism(batch.update),)
+        layout = self._scale_layout if batch.kind == "scales" else None
+        bound = math.sqrt(len(self.objective.columns) + 1)
+        share = self.shares[batch.kind]
+        return (descent.released(share, layout.bound if layout else bound),)
+
+    def schedule(self) -> Schedule:
+        """Return all batches in their order."""
+        return schedule_of(self.plans())
+
+    def plans(self) -> Iterator[BatchPlan]:
+        """Yield the plans of all batches in their order."""
+        return (
+            BatchPlan(mechanisms=self._mechanisms(batch)) for batch in self._batches
+        )
+
+    def plan(self, state: AdditiveState) -> BatchPlan:
+        """Name the releases of the next batch; past the end, one that is refused."""
+        batch = self._batches[min(state.batches, len(self._batches) - 1)]
+        return BatchPlan(mechanisms=self._mechanisms(batch))
+
+    def init(self, w: Tensor) -> AdditiveState:
+        """Return the first state."""
+        return AdditiveState(w=w)
+
+    def step(
+        self, batch: PrivateBatch, objective: Objective, state: AdditiveState
+    ) -> tuple[AdditiveState, StepRecord]:
+        """Make the next release, and what follows from it."""
+        what = self._batches[state.batches]
+        used = self._mechanisms(what)
+        record = StepRecord(update=0, gradients=0)
+        if what.kind == "scales":
+            state = replace(state, scales=self._released_scales(batch, used[0]))
+        elif what.kind == "counts":
+            state = replace(state, counts=self._released_counts(batch, state, used[0]))
+        elif what.kind == "moments":
+            state = self._prepared(batch, state, what.phase, used[0])
+        elif what.kind == "step":
+            state, record = self._moved(batch, state, what, used)
+        else:
+            state = self._recalibrated(batch, state, what.update, used[0])
+        return replace(state, batches=state.batches + 1), record
+
+    @cached_property
+    def _scale_layout(self) -> Layout:
+        return Layout(tuple(OctaveCells() for _ in unbounded(self._columns)))
+
+    def _released_scales(self, batch: PrivateBatch, mechanism: Gaussian) -> Tensor:
+        places, layout = unbounded(self._columns), self._scale_layout
+        width = len(self.objective.columns)
+
+        def contributions(rows: Rows) -> Contributions:
+            table: CodedTable = rows.X
+            weight = self._weights(rows)
+            cells = [rows.y if k == width else table.cells[k] for k in places]
+            return count_sum(
+                lambda: layout.places(cells), layout.size, weight, layout.bound
+            )
+
+        query = BoundedQuery(contributions=contributions, bound=layout.bound)
+        return torch.from_numpy(batch.noisy_sum(query, mechanism))
+
+    def _weights(self, rows: Rows) -> FloatArray:
+        """Return the weights of rows, zero without a known label."""
+        weight = np.ones(rows.size) if rows.X.weight is None else rows.X.weight
+        y = np.asarray(rows.y, dtype=np.float64)
+        if not self.objective.regression:
+            y = Columns.targets(_unlearned(self.objective), y)
+        return np.where(np.isnan(y), 0.0, weight)
+
+    def _layout(self, state: AdditiveState) -> Layout:
+        """Return the cells of all columns and of the target."""
+        ranges = declared_ranges(self._columns)
+        places = unbounded(self._columns)
+        if places:
+            counts = calibrated(scales=state.scales).numpy()
+            noise = self._mechanisms(Batch("scales"))[0].noise_scale
+            for place, part in zip(
+                places, self._scale_layout.split(counts), strict=True
+            ):
+                column = self._columns[place]
+                ranges[place] = learned_range(part, noise, column.low, column.high)
+        cells = column_cells(self._columns, ranges)
+        if not self.objective.regression:
+            cells.append(LevelCells(self.objective.n_classes))
+        return Layout(tuple(cells))
+
+    def _released_counts(
+        self, batch: PrivateBatch, state: AdditiveState, mechanism: Gaussian
+    ) -> Tensor:
+        layout = self._layout(state)
+
+        def contributions(rows: Rows) -> Contributions:
+            table: CodedTable = rows.X
+            y = np.asarray(rows.y, dtype=np.float64)
+            if self.objective.outputs == 1 and not self.objective.regression:
+                y = (y + 1) / 2  # -1 and 1 are the classes 0 and 1
+            return count_sum(
+                lambda: layout.places((*table.cells, y)),
+                layout.size,
+                self._weights(rows),
+                layout.bound,
+            )
+
+        query = BoundedQuery(contributions=contributions, bound=layout.bound)
+        return torch.from_numpy(batch.noisy_sum(query, mechanism))
+
+    def columns(self, state: AdditiveState) -> Columns:
+        """Return what released counts tell of the columns."""
+        if "columns" not in self._known:
+            layout = self._layout(state)
+            counts = layout.split(calibrated(counts=state.counts).numpy())
+            noise = self._mechanisms(Batch("counts"))[0].noise_scale
+            self._known["columns"] = Columns(
+                self.objective, layout.parts, counts, float(self._n_rows), noise
+            )
+        return self._known["columns"]
+
+    def features(self, state: AdditiveState, phase: int) -> Features:
+        """Return the features of a phase: the last one's have products, if any."""
+        name = f"features {phase}"
+        if name not in self._known:
+            columns = self.columns(state)
+            features = columns.features(self.basis, COSINES)
+            if phase == 1:
+                effects = calibrated(chosen=state.chosen).numpy()
+                rare = columns.balance < RARE
+                features = features.with_products(effects, rare=rare, free=self._free)
+            self._known[name] = features
+        return self._known[name]
+
+    def _space(self, state: AdditiveState, phase: int) -> FeatureSpace:
+        """Return the coordinates of a phase."""
+        features = self.features(state, phase)
+        descent = self._descent(phase, features.size)
+        common: dict[str, Any] = {
+            "n_features": features.size,
+            "n_classes": self.objective.n_classes,
+            "l2": self.objective.l2,
+            "loss": self.objective.loss,
+        }
+        kind = ResidualObjective if self.objective.regression else LinearObjective
+        return FeatureSpace(
+            objective=kind(**common),
+            center=np.zeros(features.size),
+            radius=features.radius,
+            constant=descent.constant,
+            clip=descent.clip,
+            features=features,
+            columns=self.columns(state),
+            name=f"features {phase}",
+        )
+
+    def _prepared(
+        self, batch: PrivateBatch, state: AdditiveState, phase: int, used: Gaussian
+    ) -> AdditiveState:
+        """Begin a phase: choose products, release moments, place the first point."""
+        if phase == 1:
+            state = replace(state, chosen=self._effects(state))
+        space = self._space(state, phase)
+        noisy = batch.noisy_sum(space.second_moments(), used)
+        values, vectors = spectrum(noisy, batch.expected_size)
+        blocks = np.zeros((self.objective.outputs, space.features.size + 1))
+        if phase == 1:
+            before = self._weights_of(state, 0)
+            blocks[:, : before.shape[1] - 1] = before[:, :-1] * space.radius
+            blocks[:, -1] = before[:, -1] / space.constant
+        else:
+            blocks[:, -1] = self.columns(state).intercepts / space.constant
+        return replace(
+            state,
+            values=torch.from_numpy(values),
+            vectors=torch.from_numpy(vectors.reshape(-1)),
+            point=torch.from_numpy(blocks.reshape(-1)),
+            total=None,
+            step_size=FIRST_STEP,
+        )
+
+    def _weights_of(self, state: AdditiveState, phase: int) -> FloatArray:
+        """Return weights and intercepts, one row for each score."""
+        size = self.features(state, phase).size
+        table = state.w.numpy().reshape(self.objective.outputs, -1)
+        return np.column_stack([table[:, :size], table[:, -1]])
+
+    def _effects(self, state: AdditiveState) -> Tensor:
+        """Return one coefficient for each feature: with classes, of the first axis."""
+        weights = self._weights_of(state, 0)[:, :-1]
+        if len(weights) == 1:
+            return torch.from_numpy(weights[0].copy())
+        _, _, axes = np.linalg.svd(weights - weights.mean(axis=0))
+        return torch.from_numpy(axes[0] * np.linalg.norm(weights))
+
+    def _curvature(self, state: AdditiveState, constant: float) -> Curvature:
+        values = calibrated(values=state.values).numpy()
+        size = len(values)
+        vectors = calibrated(vectors=state.vectors).numpy().reshape(size, size)
+        return Curvature(
+            values=np.maximum(values, 0.0), vectors=vectors, constant=constant
+        )
+
+    def _moved(
+        self,
+        batch: PrivateBatch,
+        state: AdditiveState,
+        what: Batch,
+        used: tuple[Gaussian, ...],
+    ) -> tuple[AdditiveState, StepRecord]:
+        """Make a step, and average the last ones of the phase."""
+        space = self._space(state, what.phase)
+        descent = self._descent(what.phase, space.features.size)
+        held = min(1 / self.columns(state).balance, MOST_HELD)
+        taken = take_step(
+            batch,
+            space,
+            self._curvature(state, space.constant),
+            calibrated(point=state.point),
+            state.step_size,
+            used,
+            (descent.damping * held, descent.intercept_damping),
+        )
+        count = max(int(descent.steps * AVERAGED[len(self.phases)][what.phase]), 1)
+        done = what.update + 1 - (descent.steps - count)
+        total, mean = state.total, taken.point
+        if done > 0:
+            total = taken.point if total is None else total + taken.point
+            mean = total / done
+        record = StepRecord(
+            update=what.update,
+            step_size=taken.step_size,
+            tries=(len(FACTORS) + 1) * len(used[1:]),
+            direction_norm=taken.direction_norm,
+            gradient_rho=used[0].rho,
+            max_grad_norm=space.clip,
+        )
+        new = replace(
+            state,
+            point=taken.point,
+            total=total,
+            step_size=taken.step_size,
+            w=self._padded(space.model(mean), space.features.size),
+        )
+        return new, record
+
+    def _padded(self, model: Tensor, size: int) -> Tensor:
+        """Return a model in the place of all parameters."""
+        blocks = model.reshape(self.objective.outputs, size + 1)
+        w = torch.zeros(self.objective.outputs, self.objective.most_features + 1)
+        w = w.to(torch.float64)
+        w[:, :size], w[:, -1] = blocks[:, :-1], blocks[:, -1]
+        return w.reshape(-1)
+
+    def rms_score(self, state: AdditiveState) -> float:
+        """Return the root mean square of scores without intercept, as released.
+
+        What noise in the moments adds is not known; its size is added to be safe.
+        """
+        phase = len(self.phases) - 1
+        radius = self.features(state, phase).radius
+        weights = self._weights_of(state, phase)[:, :-1] * radius
+        size = weights.shape[1]
+        values = calibrated(values=state.values).numpy()
+        vectors = calibrated(vectors=state.vectors).numpy().reshape(size, size)
+        square = float((values * (weights @ vectors) ** 2).sum())
+        descent = self._descent(phase)
+        noise = descent.released(descent.moments).noise_scale / self._n_rows
+        square = max(square, 0.0) + noise * float((weights**2).sum())
+        return math.sqrt(square / self.objective.outputs + 1e-12)
+
+    def _recalibrated(
+        self, batch: PrivateBatch, state: AdditiveState, update: int, used: Gaussian
+    ) -> AdditiveState:
+        """Release how far probabilities are off, and correct scale and offsets."""
+        phase = len(self.phases) - 1
+        space = self._space(state, phase)
+        weights = self._weights_of(state, phase)
+        known = self._recalibration.begin(
+            state.calibration, self.rms_score(state), weights[:, -1]
+        )
+        flat = torch.from_numpy(weights.reshape(-1).copy())
+
+        def contributions(rows: Rows) -> Contributions:
+            rows = space.view(rows)
+            scores = space.objective.scores_at(rows, flat)
+            y = space.objective.labels(rows).numpy()
+            values = self._recalibration.gradients(
+                known, scores.numpy().reshape(len(y), -1), y, update
+            )
+            return space.weighted(rows, values, used.sensitivity)
+
+        query = BoundedQuery(contributions=contributions, bound=used.sensitivity)
+        noisy = batch.noisy_sum(query, used) / batch.expected_size
+        shares = self.columns(state).class_shares
+        new = self._recalibration.corrected(known, noisy, update, shares)
+        return replace(state, calibration=torch.from_numpy(new))
+
+
+def _unlearned(objective: AdditiveObjective) -> Columns:
+    """Return columns of which nothing was released yet."""
+    return Columns(objective, (), [], 0.0, 0.0)

@@ -1,0 +1,501 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Additive features of a coded table, and products of them, from released counts.
+
+A numeric column becomes cosines of its rank and a standardized line, a category one
+feature a level.  Features are centered by the released distributions, which also give
+the root mean square norm of a row: no mean and no norm is bought.  Each row's features
+are a function of that row and of released values.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from armijo import _validate
+from armijo.accounting.budget import FloatArray
+from armijo.data.coded import CategoryColumn, CodedTable, ColumnInfo, NumericColumn
+from armijo.data.integer_rows import IntegerRows
+from armijo.objectives.base import Objective
+from armijo.objectives.cells import (
+    Cells,
+    LevelCells,
+    Levels,
+    Marginal,
+    NumericCells,
+    kept_levels,
+    marginals,
+)
+
+COSINES = 8  # of the rank of a numeric column
+LINE = 0.7  # weight of the line beside the cosines
+LINE_ENDS = (0.005, 0.995)  # ranks beyond which the line is flat
+LINE_CLIP = 3.0  # standard deviations
+LEVEL_WEIGHT = 1.2  # of the features of a category
+PAIRS = 300  # products of two columns
+PAIR_ORDER, RARE_PAIR_ORDER = 8, 4  # highest product of two orders
+RARE = 0.5  # 4 p (1 - p) below which a class is rare
+PAIR_VARIANCE = 0.7  # of products together, in variances of the additive features
+PAIR_POWER = 0.3  # of a product's energy in its weight
+LEAST_IMPORTANCE = 0.05  # of a column, in those of the most important one
+EFFECT_ORDERS = 3  # orthogonal polynomials of a category's fitted effect
+EFFECT_CLIP = 3.0
+_SMALL_VARIANCE = 0.02  # below which a cosine is not scaled up further
+
+Basis = Literal["additive", "line"]
+
+
+def cosines(ranks: FloatArray, orders: int) -> FloatArray:
+    """Return ``cos(pi k rank)`` for k from 1, in columns.
+
+    By a polynomial (Taylor's, at rank one half: the error is below 1e-12) and
+    ``cos((k + 1) t) = 2 cos t cos(k t) - cos((k - 1) t)``: sums and products only, so
+    that each value is a function of its rank.
+    """
+    t = (ranks - 0.5) * math.pi
+    square = t * t
+    sine = np.full(ranks.shape, _SINE[-1])
+    for factor in _SINE[-2::-1]:
+        sine *= square
+        sine += factor
+    first = -(sine * t)
+    found = np.empty((len(ranks), orders))
+    before, now = np.ones(len(ranks)), first
+    for k in range(orders):
+        found[:, k] = now
+        before, now = now, 2.0 * first * now - before
+    return found
+
+
+_SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(10)]
+
+
+@dataclass(frozen=True, eq=False)
+class NumericFeatures:
+    """Cosines, a line, and perhaps an indicator of missing cells."""
+
+    marginal: Marginal
+    orders: int
+    line: bool
+
+    @cached_property
+    def _line(self) -> tuple[float, float, float, float]:
+        """Lowest and highest value of the line, mean and scale, in units of range."""
+        low, high = (self.marginal.quantile(rank) for rank in LINE_ENDS)
+        values = np.clip(self.marginal.centers, low, high)
+        mean = float(self.marginal.mean(values))
+        variance = float(self.marginal.mean((values - mean) ** 2))
+        return low, high, mean, math.sqrt(max(variance, 1e-18))
+
+    def _raw(self, ranks: FloatArray, units: FloatArray) -> FloatArray:
+        columns = []
+        total = 0.0
+        if self.orders:
+            order = np.arange(1, self.orders + 1)
+            columns.append(math.sqrt(2) * cosines(ranks, self.orders) / order)
+            total += float((1.0 / order**2).sum())
+        if self.line:
+            weight = LINE if self.orders else 1.0
+            low, high, mean, scale = self._line
+            line = (np.clip(units, low, high) - mean) / scale
+            columns.append(weight * np.clip(line, -LINE_CLIP, LINE_CLIP)[:, None])
+            total += weight**2
+        return np.concatenate(columns, axis=1) / math.sqrt(total)
+
+    @cached_property
+    def _on_cells(self) -> FloatArray:
+        return self._raw(self.marginal.middles, self.marginal.centers)
+
+    @cached_property
+    def _means(self) -> FloatArray:
+        return self.marginal.mean(self._on_cells)
+
+    @cached_property
+    def covariance(self) -> FloatArray:
+        """The covariance of the features under the released distribution."""
+        centered = self._on_cells - self._means
+        inner = (centered * self.marginal.shares[:, None]).T @ centered
+        missing = self.marginal.missing
+        inner *= 1 - missing
+        if not missing:
+            return inner
+        found = np.zeros((len(inner) + 1,) * 2)
+        found[:-1, :-1] = inner
+        found[-1, -1] = LEVEL_WEIGHT**2 * missing * (1 - missing)
+        return found
+
+    @property
+    def size(self) -> int:
+        """The number of features."""
+        return len(self.covariance)
+
+    def features(self, numbers: FloatArray) -> FloatArray:
+        """Return centered features; those of a missing cell are their means."""
+        marginal = self.marginal
+        ranks, units = marginal.ranks(numbers), marginal.cells.units(numbers)
+        absent = np.isnan(ranks)
+        found = self._raw(np.where(absent, 0.5, ranks), np.where(absent, 0.0, units))
+        found -= self._means
+        found[absent] = 0.0
+        if not marginal.missing:
+            return found
+        indicator = LEVEL_WEIGHT * (absent - marginal.missing)
+        return np.column_stack([found, indicator])
+
+    @cached_property
+    def _pair_scale(self) -> tuple[FloatArray, FloatArray]:
+        values = cosines(self.marginal.middles, PAIR_ORDER)
+        mean = self.marginal.mean(values)
+        variance = self.marginal.mean(values**2) - mean**2
+        return mean, np.sqrt(np.maximum(variance, _SMALL_VARIANCE))
+
+    def factors(self, numbers: FloatArray, weights: FloatArray) -> FloatArray:
+        """Return cosines of variance one for products, zero where missing."""
+        ranks = self.marginal.ranks(numbers)
+        absent = np.isnan(ranks)
+        mean, scale = self._pair_scale
+        found = (cosines(np.where(absent, 0.5, ranks), PAIR_ORDER) - mean) / scale
+        found[absent] = 0.0
+        return np.asarray(found)
+
+    def n_factors(self, weights: FloatArray) -> int:
+        """Return how many functions may enter products."""
+        return PAIR_ORDER
+
+    def shape(self, weights: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return points, fitted contributions and the shares of the cells."""
+        cells = self.marginal.cells
+        points = cells.low + self.marginal.centers * (cells.high - cells.low)
+        inner = (self._on_cells - self._means) @ weights[: self._on_cells.shape[1]]
+        if self.marginal.missing:  # of a row that is not missing
+            inner = inner - LEVEL_WEIGHT * self.marginal.missing * weights[-1]
+        return points, inner, self.marginal.shares
+
+
+@dataclass(frozen=True, eq=False)
+class LevelFeatures:
+    """One centered feature for each kept level of a category."""
+
+    cells: LevelCells
+    levels: Levels
+
+    @property
+    def size(self) -> int:
+        """The number of features."""
+        return len(self.levels.shares)
+
+    @cached_property
+    def covariance(self) -> FloatArray:
+        """The covariance of the features under the released distribution."""
+        shares = self.levels.shares
+        return LEVEL_WEIGHT**2 * (np.diag(shares) - np.outer(shares, shares))
+
+    def _kept(self, codes: NDArray[Any]) -> NDArray[np.int64]:
+        return self.levels.merged[self.cells.places(codes)]
+
+    def features(self, codes: NDArray[Any]) -> FloatArray:
+        """Return centered features; a cell without a kept level has their means."""
+        kept, size = self._kept(codes), self.size
+        found = np.zeros((len(codes), size))
+        rows = np.flatnonzero(kept < size)
+        found[rows, kept[rows]] = LEVEL_WEIGHT
+        found -= LEVEL_WEIGHT * self.levels.shares
+        return found
+
+    def _effects(self, weights: FloatArray) -> FloatArray:
+        """Return orthogonal polynomials of the fitted effect, (levels, orders)."""
+        shares = (self.levels.shares + 1e-6) / (self.levels.shares + 1e-6).sum()
+        if self.size == 2:
+            raw = np.array([[1.0], [0.0]])
+        else:
+            top = max(float(np.abs(weights).max()), 1e-9)
+            orders = range(1, min(self.size - 1, EFFECT_ORDERS) + 1)
+            raw = np.stack([(weights / top) ** k for k in orders], axis=1)
+        basis = [np.ones(self.size)]
+        for column in raw.T:
+            for _ in range(2):  # Gram and Schmidt, twice for rounding
+                for known in basis:
+                    column = column - (shares * column * known).sum() * known
+            scale = math.sqrt(float((shares * column * column).sum()))
+            if scale > 1e-3:
+                basis.append(column / scale)
+        found = np.array(basis[1:]).T.reshape(self.size, len(basis) - 1)
+        return np.clip(found, -EFFECT_CLIP, EFFECT_CLIP)
+
+    def factors(self, codes: NDArray[Any], weights: FloatArray) -> FloatArray:
+        """Return polynomials of the fitted effect of each row's level."""
+        effects = self._effects(weights)
+        padded = np.vstack([effects, np.zeros(effects.shape[1])])
+        return np.asarray(padded[np.minimum(self._kept(codes), self.size)])
+
+    def n_factors(self, weights: FloatArray) -> int:
+        """Return how many functions may enter products."""
+        return int(self._effects(weights).shape[1])
+
+    def shape(self, weights: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return levels, fitted contributions and shares, missing cells last."""
+        effects = LEVEL_WEIGHT * np.append(weights, 0.0)
+        effects -= LEVEL_WEIGHT * float(self.levels.shares @ weights)
+        kept = self.levels.merged
+        counts = np.bincount(kept, minlength=self.size + 1)
+        shares = np.append(self.levels.shares, 0.0)[kept] / counts[kept]
+        return np.arange(len(kept), dtype=float), effects[kept], shares
+
+
+ColumnFeatures = NumericFeatures | LevelFeatures
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of function ``k`` of one column with function ``l`` of another."""
+
+    first: int
+    k: int
+    second: int
+    l: int  # noqa: E741 (as in the formula)
+    energy: float
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """All features of a table: those of each column, then products of columns.
+
+    Attributes
+    ----------
+    columns : tuple
+        The features of each column.
+    products : tuple of Product
+        The chosen products.
+    effects : array
+        The coefficients of the columns' features by which products were chosen.
+    """
+
+    columns: tuple[ColumnFeatures, ...]
+    products: tuple[Product, ...] = ()
+    effects: FloatArray | None = None
+
+    @cached_property
+    def slices(self) -> tuple[slice, ...]:
+        """Where the features of each column stand."""
+        ends = np.cumsum([0, *(column.size for column in self.columns)])
+        return tuple(slice(a, b) for a, b in pairwise(ends.tolist()))
+
+    @property
+    def n_additive(self) -> int:
+        """The number of features of single columns."""
+        return sum(column.size for column in self.columns)
+
+    @property
+    def size(self) -> int:
+        """The number of features."""
+        return self.n_additive + len(self.products)
+
+    @cached_property
+    def variance(self) -> float:
+        """The mean squared norm of a row's features under released distributions."""
+        total = sum(float(np.trace(column.covariance)) for column in self.columns)
+        total = max(total, 1e-12)
+        return total * (1 + PAIR_VARIANCE) if self.products else total
+
+    @property
+    def radius(self) -> float:
+        """The root of it."""
+        return math.sqrt(self.variance)
+
+    @cached_property
+    def _weights(self) -> FloatArray:
+        """The weight of each product."""
+        energy = np.array([product.energy for product in self.products])
+        weights = energy**PAIR_POWER
+        extra = self.variance * PAIR_VARIANCE / (1 + PAIR_VARIANCE)
+        return weights * math.sqrt(extra / float((weights**2).sum()))
+
+    def rows(self, table: CodedTable, blank: NDArray[np.bool_]) -> IntegerRows:
+        """Return the features of all rows, on their lattice; blanks weigh nothing."""
+        weight = np.ones(len(table)) if table.weight is None else table.weight
+        return IntegerRows.filled(
+            len(table),
+            self.size,
+            lambda part: self.block(table[part]),
+            np.where(blank, 0.0, weight),
+        )
+
+    def block(self, table: CodedTable) -> FloatArray:
+        """Return the features of some rows."""
+        found = np.empty((len(table), self.size))
+        for column, place, cells in zip(
+            self.columns, self.slices, table.cells, strict=True
+        ):
+            found[:, place] = column.features(cells)
+        if not self.products:
+            return found
+        factors, left, right = self._factors(table)
+        block = found[:, self.n_additive :]
+        np.multiply(factors[:, left], factors[:, right], out=block)
+        block *= self._weights
+        return found
+
+    def _factors(self, table: CodedTable) -> tuple[FloatArray, list[int], list[int]]:
+        """Return the functions of all columns in products, and where factors stand."""
+        used = sorted({place for product in self.products for place in _both(product)})
+        parts = [
+            self.columns[place].factors(table.cells[place], self._effects_of(place))
+            for place in used
+        ]
+        ends = np.cumsum([0, *(part.shape[1] for part in parts)])
+        start = dict(zip(used, ends.tolist(), strict=False))
+        left = [start[one.first] + one.k - 1 for one in self.products]
+        right = [start[one.second] + one.l - 1 for one in self.products]
+        return np.concatenate(parts, axis=1), left, right
+
+    def _effects_of(self, place: int) -> FloatArray:
+        if self.effects is None:
+            return np.zeros(self.columns[place].size)
+        return self.effects[self.slices[place]]
+
+    def with_products(
+        self, effects: FloatArray, *, rare: bool, free: Sequence[bool]
+    ) -> "Features":
+        """Choose products by fitted coefficients of the columns' features.
+
+        A product of orders k and l has the energy ``I J / (k l)``, where I and J are
+        the standard deviations of the two columns' fitted contributions.  ``rare``
+        says that a class is rare, ``free`` which columns may take part.
+        """
+        spread = [
+            math.sqrt(max(float(w @ column.covariance @ w), 0.0))
+            for column, place in zip(self.columns, self.slices, strict=True)
+            for w in [effects[place]]
+        ]
+        importance = np.maximum(spread, LEAST_IMPORTANCE * max(spread))
+        most = RARE_PAIR_ORDER if rare else PAIR_ORDER
+        orders = [
+            column.n_factors(effects[place]) if allowed else 0
+            for column, place, allowed in zip(
+                self.columns, self.slices, free, strict=True
+            )
+        ]
+        found = [
+            Product(i, k, j, l, float(importance[i] * importance[j]) / (k * l))
+            for i in range(len(orders))
+            for j in range(i)
+            for k in range(1, orders[i] + 1)
+            for l in range(1, min(orders[j], most // k) + 1)  # noqa: E741
+        ]
+        found.sort(key=lambda product: -product.energy)
+        return replace(self, products=tuple(found[:PAIRS]), effects=effects)
+
+
+def _both(product: Product) -> tuple[int, int]:
+    return product.first, product.second
+
+
+def additive_features(
+    cells: Sequence[Cells],
+    counts: Sequence[FloatArray],
+    n_rows: float,
+    noise: float,
+    *,
+    basis: Basis = "additive",
+    orders: int = COSINES,
+) -> Features:
+    """Return the features of columns from noisy counts of their cells."""
+    numeric = [k for k, part in enumerate(cells) if isinstance(part, NumericCells)]
+    found = marginals(
+        [part for part in cells if isinstance(part, NumericCells)],
+        [counts[k] for k in numeric],
+        n_rows,
+        noise,
+    )
+    orders = orders if basis == "additive" else 0
+    columns: dict[int, ColumnFeatures] = {
+        place: NumericFeatures(marginal, orders, True)
+        for place, marginal in zip(numeric, found, strict=True)
+    }
+    for place, part in enumerate(cells):
+        if isinstance(part, LevelCells):
+            levels = kept_levels(counts[place], n_rows, noise)
+            columns[place] = LevelFeatures(part, levels)
+    return Features(tuple(columns[place] for place in range(len(cells))))
+
+
+LossName = Literal["logistic", "softmax", "squared", "huber"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdditiveObjective(Objective):
+    """A model of a coded table, whose features are learned by releases.
+
+    Attributes
+    ----------
+    columns : tuple of NumericColumn or CategoryColumn
+        What is public of the columns.
+    loss : {"logistic", "softmax", "squared", "huber"}
+        The last two are for numeric targets.
+    n_classes : int
+        Public number of classes.
+    l2 : float
+        Penalty.
+    target_bounds : pair of float or None
+        Public bounds of a numeric target; either may be None.
+    """
+
+    columns: tuple[ColumnInfo, ...]
+    loss: LossName = "logistic"
+    n_classes: int = 2
+    l2: float = 1e-3
+    target_bounds: tuple[float | None, float | None] = (None, None)
+
+    def __post_init__(self) -> None:
+        _validate.choice(("logistic", "softmax", "squared", "huber"), loss=self.loss)
+        _validate.at_least(1, columns=len(self.columns))
+        _validate.at_least(2, n_classes=self.n_classes)
+        _validate.non_negative(l2=self.l2)
+
+    @property
+    def outputs(self) -> int:
+        """Scores for each row: one, or one for each class."""
+        return self.n_classes if self.loss == "softmax" else 1
+
+    @property
+    def regression(self) -> bool:
+        """Whether the target is a number."""
+        return self.loss in ("squared", "huber")
+
+    @property
+    def most_features(self) -> int:
+        """The most features that releases can lead to."""
+        total = PAIRS
+        for column in self.columns:
+            numeric = isinstance(column, NumericColumn)
+            total += COSINES + 2 if numeric else _levels(column) + 2
+        return total
+
+    @property
+    def size(self) -> int:
+        """The number of parameters, of which released counts may leave some unused."""
+        return self.outputs * (self.most_features + 1)
+
+    def start(self) -> Tensor:
+        """Return zeros."""
+        return torch.zeros(self.size, dtype=torch.float64)
+
+    def _refused(self, *args: Any, **named: Any) -> NoReturn:
+        raise ValueError(
+            "Expected a linear model or a network, got a coded table, which only the "
+            "additive method trains. Nothing was spent."
+        )
+
+    gradient_sum = loss_drop_sum = step_scores = _refused
+    normalized_gradient_sum = losses_along = _refused
+
+
+def _levels(column: ColumnInfo) -> int:
+    return column.n_levels if isinstance(column, CategoryColumn) else 0
