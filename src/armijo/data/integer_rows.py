@@ -20,6 +20,7 @@ int64.
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -143,7 +144,7 @@ def product_sum(
     clipped = _clipped(coefficients, rows.lengths(constant), bound)
     clipped *= rows.weight[:, None]
 
-    def summed(scale: float, whole: bool) -> FloatArray:
+    def summed(scale: float, whole: bool) -> NDArray[Any]:
         width = rows.shape[1] + (fixed != 0)
         total = np.zeros((coefficients.shape[1], width), dtype=np.int64)
         plain = np.zeros(total.shape)

@@ -29,7 +29,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -93,6 +93,9 @@ from armijo.objectives.cells import (
 )
 from armijo.objectives.linear import SOFTMAX, LinearObjective, ResidualObjective
 
+if TYPE_CHECKING:
+    from armijo.methods.additive_model import AdditiveModel
+
 SCALE_SHARE, COUNT_SHARE, CALIBRATION_SHARE = 0.01, 0.05, 0.03
 MOMENT_SHARES = {1: (0.03,), 2: (0.015, 0.03)}
 SEARCH_SHARE = 0.05
@@ -112,7 +115,8 @@ class AdditiveState:
     """Released values: counts, the point in the present coordinates, and the model.
 
     ``w`` holds weights of the features and intercepts, one row for each score; features
-    that released counts did not lead to have none.
+    that released counts did not lead to have none.  ``gain`` is the released drop of
+    the mean loss by all steps so far.
     """
 
     w: Tensor
@@ -125,6 +129,8 @@ class AdditiveState:
     point: Tensor | None = None
     total: Tensor | None = None
     step_size: float = FIRST_STEP
+    gain: float = 0.0
+    gain_variance: float = 0.0
     calibration: Tensor | None = None
 
     # Vectors that are not as long as the parameters.
@@ -164,7 +170,8 @@ class FeatureSpace(Standardization):
 
         def expanded() -> tuple[IntegerRows, FloatArray]:
             y = self.columns.targets(rows.y)
-            return self.features.rows(rows.X, np.isnan(y)), y
+            weight = weights(rows) * self.columns.class_weights(y)
+            return self.features.rows(rows.X, weight), y
 
         def seen() -> Rows:
             X, y = rows.cached_for_run(self.name, expanded)
@@ -259,11 +266,9 @@ class Columns:
 
     def targets(self, y: NDArray[Any]) -> FloatArray:
         """Return labels, or standardized targets; NaN makes a row blank."""
+        y = self.objective.known(y)
         if not self.objective.regression:
-            classes = (-1.0, 1.0)
-            if self.objective.loss == SOFTMAX:
-                classes = tuple(map(float, range(self.objective.n_classes)))
-            return np.where(np.isin(y, classes), y, np.nan)
+            return y
         low, high, mean, deviation = self.target_scale
         return (np.clip(y, low, high) - mean) / deviation
 
@@ -278,12 +283,35 @@ class Columns:
         shares = np.maximum(trust * shares + (1 - trust) / size, least)
         return np.asarray(shares / shares.sum())
 
+    @cached_property
+    def weight_of_class(self) -> FloatArray:
+        """What multiplies the rows of each class: at most one."""
+        given = self.objective.class_weight
+        if given is None:
+            return np.ones(self.objective.n_classes)
+        raw = 1 / self.class_shares if given == "balanced" else np.array(given)
+        return np.asarray(raw / raw.max())
+
+    def class_weights(self, y: FloatArray) -> FloatArray:
+        """Return the weight of each row's class, zero for a blank."""
+        if self.objective.regression:
+            return np.where(np.isnan(y), 0.0, 1.0)
+        places = y if self.objective.loss == SOFTMAX else (y + 1) / 2
+        places = np.nan_to_num(places, nan=-1.0).astype(np.int64)
+        return np.append(self.weight_of_class, 0.0)[places]
+
+    @cached_property
+    def weighted_shares(self) -> FloatArray:
+        """The shares of the classes after weighting."""
+        shares = self.class_shares * self.weight_of_class
+        return np.asarray(shares / shares.sum())
+
     @property
     def balance(self) -> float:
         """``4 p (1 - p)`` of the commonest class, one for a numeric target."""
         if self.objective.regression:
             return 1.0
-        p = float(self.class_shares.max())
+        p = float(self.weighted_shares.max())
         return max(4 * p * (1 - p), 1e-3) if self.objective.n_classes == 2 else 1.0
 
     @property
@@ -291,7 +319,7 @@ class Columns:
         """Where the intercepts begin."""
         if self.objective.regression:
             return np.zeros(1)
-        logs = np.log(self.class_shares)
+        logs = np.log(self.weighted_shares)
         start = (
             logs[1:] - logs[0] if self.objective.outputs == 1 else logs - logs.mean()
         )
@@ -409,7 +437,8 @@ class Additive(Method[AdditiveState]):
         )
 
     @cached_property
-    def _recalibration(self) -> Recalibration:
+    def recalibration(self) -> Recalibration:
+        """The last releases."""
         return Recalibration(
             noise=self._noise,
             share=self.shares["recalibration"],
@@ -437,7 +466,7 @@ class Additive(Method[AdditiveState]):
         if batch.kind == "moments":
             return (descent.released(descent.moments),)
         if batch.kind == "recalibration":
-            return (self._recalibration.mechanism(batch.update),)
+            return (self.recalibration.mechanism(batch.update),)
         layout = self._scale_layout if batch.kind == "scales" else None
         bound = math.sqrt(len(self.objective.columns) + 1)
         share = self.shares[batch.kind]
@@ -502,11 +531,7 @@ class Additive(Method[AdditiveState]):
 
     def _weights(self, rows: Rows) -> FloatArray:
         """Return the weights of rows, zero without a known label."""
-        weight = np.ones(rows.size) if rows.X.weight is None else rows.X.weight
-        y = np.asarray(rows.y, dtype=np.float64)
-        if not self.objective.regression:
-            y = Columns.targets(_unlearned(self.objective), y)
-        return np.where(np.isnan(y), 0.0, weight)
+        return np.where(np.isnan(self.objective.known(rows.y)), 0.0, weights(rows))
 
     def _layout(self, state: AdditiveState) -> Layout:
         """Return the cells of all columns and of the target."""
@@ -602,7 +627,7 @@ class Additive(Method[AdditiveState]):
         values, vectors = spectrum(noisy, batch.expected_size)
         blocks = np.zeros((self.objective.outputs, space.features.size + 1))
         if phase == 1:
-            before = self._weights_of(state, 0)
+            before = self.weights_of(state, 0)
             blocks[:, : before.shape[1] - 1] = before[:, :-1] * space.radius
             blocks[:, -1] = before[:, -1] / space.constant
         else:
@@ -616,7 +641,7 @@ class Additive(Method[AdditiveState]):
             step_size=FIRST_STEP,
         )
 
-    def _weights_of(self, state: AdditiveState, phase: int) -> FloatArray:
+    def weights_of(self, state: AdditiveState, phase: int) -> FloatArray:
         """Return weights and intercepts, one row for each score."""
         size = self.features(state, phase).size
         table = state.w.numpy().reshape(self.objective.outputs, -1)
@@ -624,7 +649,7 @@ class Additive(Method[AdditiveState]):
 
     def _effects(self, state: AdditiveState) -> Tensor:
         """Return one coefficient for each feature: with classes, of the first axis."""
-        weights = self._weights_of(state, 0)[:, :-1]
+        weights = self.weights_of(state, 0)[:, :-1]
         if len(weights) == 1:
             return torch.from_numpy(weights[0].copy())
         _, _, axes = np.linalg.svd(weights - weights.mean(axis=0))
@@ -677,17 +702,25 @@ class Additive(Method[AdditiveState]):
             point=taken.point,
             total=total,
             step_size=taken.step_size,
-            w=self._padded(space.model(mean), space.features.size),
+            gain=state.gain + taken.gain,
+            gain_variance=state.gain_variance + taken.gain_noise**2,
+            w=self.padded(space.model(mean), space.features.size),
         )
         return new, record
 
-    def _padded(self, model: Tensor, size: int) -> Tensor:
+    def padded(self, model: Tensor, size: int) -> Tensor:
         """Return a model in the place of all parameters."""
         blocks = model.reshape(self.objective.outputs, size + 1)
         w = torch.zeros(self.objective.outputs, self.objective.most_features + 1)
         w = w.to(torch.float64)
         w[:, :size], w[:, -1] = blocks[:, :-1], blocks[:, -1]
         return w.reshape(-1)
+
+    def model(self, state: AdditiveState) -> "AdditiveModel":
+        """Return the model of released values."""
+        from armijo.methods.additive_model import AdditiveModel
+
+        return AdditiveModel(self, state)
 
     def rms_score(self, state: AdditiveState) -> float:
         """Return the root mean square of scores without intercept, as released.
@@ -696,7 +729,7 @@ class Additive(Method[AdditiveState]):
         """
         phase = len(self.phases) - 1
         radius = self.features(state, phase).radius
-        weights = self._weights_of(state, phase)[:, :-1] * radius
+        weights = self.weights_of(state, phase)[:, :-1] * radius
         size = weights.shape[1]
         values = calibrated(values=state.values).numpy()
         vectors = calibrated(vectors=state.vectors).numpy().reshape(size, size)
@@ -712,8 +745,8 @@ class Additive(Method[AdditiveState]):
         """Release how far probabilities are off, and correct scale and offsets."""
         phase = len(self.phases) - 1
         space = self._space(state, phase)
-        weights = self._weights_of(state, phase)
-        known = self._recalibration.begin(
+        weights = self.weights_of(state, phase)
+        known = self.recalibration.begin(
             state.calibration, self.rms_score(state), weights[:, -1]
         )
         flat = torch.from_numpy(weights.reshape(-1).copy())
@@ -722,18 +755,18 @@ class Additive(Method[AdditiveState]):
             rows = space.view(rows)
             scores = space.objective.scores_at(rows, flat)
             y = space.objective.labels(rows).numpy()
-            values = self._recalibration.gradients(
+            values = self.recalibration.gradients(
                 known, scores.numpy().reshape(len(y), -1), y, update
             )
             return space.weighted(rows, values, used.sensitivity)
 
         query = BoundedQuery(contributions=contributions, bound=used.sensitivity)
         noisy = batch.noisy_sum(query, used) / batch.expected_size
-        shares = self.columns(state).class_shares
-        new = self._recalibration.corrected(known, noisy, update, shares)
+        shares = self.columns(state).weighted_shares
+        new = self.recalibration.corrected(known, noisy, update, shares)
         return replace(state, calibration=torch.from_numpy(new))
 
 
-def _unlearned(objective: AdditiveObjective) -> Columns:
-    """Return columns of which nothing was released yet."""
-    return Columns(objective, (), [], 0.0, 0.0)
+def weights(rows: Rows) -> FloatArray:
+    """Return the weights of the rows of a coded table."""
+    return np.ones(rows.size) if rows.X.weight is None else np.asarray(rows.X.weight)

@@ -425,12 +425,18 @@ class Descent:
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A step that was made: the new point, the step size, the direction's norm."""
+class StepTaken:
+    """A step that was made, in released values.
+
+    ``gain`` is the released drop of the mean loss by it, with ``gain_noise`` as its
+    standard deviation; both are zero without a search.
+    """
 
     point: Tensor
     step_size: float
     direction_norm: float
+    gain: float = 0.0
+    gain_noise: float = 0.0
 
 
 def take_step(
@@ -441,7 +447,7 @@ def take_step(
     step_size: float,
     mechanisms: tuple[Gaussian, ...],
     damping: tuple[float, float],
-) -> Taken:
+) -> StepTaken:
     """Release a gradient and three drops, and move by the step they choose.
 
     ``damping`` is that of the weights and that of the intercept.
@@ -458,10 +464,14 @@ def take_step(
         sizes=tuple(factor * step_size for factor in FACTORS),
         rms_score=curvature.rms_score(blocks),
     )
-    direction = blocks.reshape(-1)
+    direction, gain, noise = blocks.reshape(-1), 0.0, 0.0
     for search in mechanisms[1:]:
         drops = batch.noisy_sum(points.query(w, frame.model(direction)), search)
         falls = points.penalty_falls(point, direction)
         step_size = points.chosen(drops, search.noise_scale, size, falls)
+        place = points.sizes.index(step_size)
+        gain = float(drops[place] * points.scales[place]) / size
+        noise = float(search.noise_scale * points.scales[place]) / size
         step_size = min(max(step_size, SMALLEST_STEP), LARGEST_STEP)
-    return Taken(point - step_size * direction, step_size, float(direction.norm()))
+    new = point - step_size * direction
+    return StepTaken(new, step_size, float(direction.norm()), gain, noise)

@@ -92,7 +92,7 @@ class DPSGD(SampledBatches[GradientState]):
     def _usual_step(self, problem: Problem) -> float:
         if problem.objective is None:
             return 0.2  # Chen and Lee (2020), networks
-        return 0.5 if problem.objective.kink else 1.0
+        return 0.5 if problem.linear.kink else 1.0
 
     @property
     def gradient(self) -> Gaussian:

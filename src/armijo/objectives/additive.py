@@ -317,14 +317,10 @@ class Features:
         extra = self.variance * PAIR_VARIANCE / (1 + PAIR_VARIANCE)
         return weights * math.sqrt(extra / float((weights**2).sum()))
 
-    def rows(self, table: CodedTable, blank: NDArray[np.bool_]) -> IntegerRows:
-        """Return the features of all rows, on their lattice; blanks weigh nothing."""
-        weight = np.ones(len(table)) if table.weight is None else table.weight
+    def rows(self, table: CodedTable, weight: FloatArray) -> IntegerRows:
+        """Return the features of all rows, on their lattice, with their weights."""
         return IntegerRows.filled(
-            len(table),
-            self.size,
-            lambda part: self.block(table[part]),
-            np.where(blank, 0.0, weight),
+            len(table), self.size, lambda part: self.block(table[part]), weight
         )
 
     def block(self, table: CodedTable) -> FloatArray:
@@ -445,6 +441,9 @@ class AdditiveObjective(Objective):
         Penalty.
     target_bounds : pair of float or None
         Public bounds of a numeric target; either may be None.
+    class_weight : tuple of float, "balanced" or None
+        Weights of the classes, which are divided by the largest; "balanced" has the
+        reciprocals of the released shares.
     """
 
     columns: tuple[ColumnInfo, ...]
@@ -452,6 +451,7 @@ class AdditiveObjective(Objective):
     n_classes: int = 2
     l2: float = 1e-3
     target_bounds: tuple[float | None, float | None] = (None, None)
+    class_weight: tuple[float, ...] | Literal["balanced"] | None = None
 
     def __post_init__(self) -> None:
         _validate.choice(("logistic", "softmax", "squared", "huber"), loss=self.loss)
@@ -468,6 +468,15 @@ class AdditiveObjective(Objective):
     def regression(self) -> bool:
         """Whether the target is a number."""
         return self.loss in ("squared", "huber")
+
+    def known(self, y: NDArray[Any]) -> FloatArray:
+        """Return labels or targets as floats, NaN where one is no class or number."""
+        values = np.asarray(y, dtype=np.float64)
+        if self.regression:
+            return np.where(np.isfinite(values), values, np.nan)
+        several = self.loss == "softmax"
+        classes = np.arange(self.n_classes) if several else np.array([-1.0, 1.0])
+        return np.where(np.isin(values, classes), values, np.nan)
 
     @property
     def most_features(self) -> int:

@@ -24,7 +24,7 @@ HALVINGS = 15  # of the cells beside an end or zero, where values crowd
 ATOM = 2.0**-34  # width of the cell of an end, or of zero, in units of the range
 OUTSIDE = (0.25, 1.0, 3.0, 15.0, 255.0, 65535.0)  # distances from the range, in ranges
 FIRST_OCTAVE, LAST_OCTAVE = -30, 50  # of the numbers whose scale is sought
-SCALE_SNR = 3.0  # standard deviations of noise that an octave must stand out by
+SCALE_SNR = 4.0  # standard deviations of noise that an octave must stand out by
 WIDE = 64.0  # a range of positive numbers this wide begins at zero
 SHRINKAGE = 2.0  # of splits towards the prior, in standard deviations
 POOLED = 0.9  # of the prior is the pooled distribution of all numeric columns
@@ -161,11 +161,14 @@ def learned_range(
 ) -> tuple[float, float]:
     """Return the ends of a column from noisy counts of octaves; one may be known.
 
-    The range reaches one octave beyond those that stand out from the noise.  Where
-    none does, the scale is not known, and numbers near one are as good as any.
+    The range reaches one octave beyond those that stand out from the noise, alone or
+    together with the next.  Where none does, the scale is not known, and numbers near
+    one are as good as any.
     """
-    ordered = counts[:-1]
-    clear = np.flatnonzero(ordered > SCALE_SNR * noise)
+    ordered = counts[:-1] / max(noise, 1e-300)
+    both = ordered[1:] + ordered[:-1] > math.sqrt(2) * SCALE_SNR
+    beside = np.append(both, False) | np.insert(both, 0, False)
+    clear = np.flatnonzero((ordered > SCALE_SNR) | (beside & (ordered > 1)))
     middle = len(OCTAVES) // 2  # the cell of zero
     if clear.size == 0:
         first, last = middle, middle - FIRST_OCTAVE + 1
