@@ -2,6 +2,7 @@
 """The tight analysis: golden noise, exact laws of a one-weight model, calibration."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,7 +17,7 @@ from armijo.accounting.mechanisms import Gaussian
 from armijo.accounting.objective_perturbation import (
     ObjectivePerturbation,
     calibrate_objective,
-    objective_noise,
+    least_noise,
 )
 from armijo.accounting.output_perturbation import dense_orders, output_noise
 from tests.accounting import contract, one_weight
@@ -53,7 +54,7 @@ releases = st.builds(
 )
 def test_golden_noise(epsilon, profile, by_rdp):
     budget = Budget(epsilon=epsilon, delta=DELTA)
-    noise = objective_noise(budget, strong_convexity=CONVEXITY)
+    noise = least_noise(budget, strong_convexity=CONVEXITY).noise_scale
     assert noise == pytest.approx(profile, abs=6e-5)
     noise = objective_noise_rdp(budget, strong_convexity=CONVEXITY, classical=True)
     assert noise == pytest.approx(by_rdp, rel=2e-4)
@@ -139,34 +140,29 @@ def test_the_profile_is_never_above_the_converted_curve(release, log_delta):
 
 
 @settings(deadline=None)
-@given(budgets, scales, scales, st.floats(1.02, 100.0))
-def test_noise_keeps_the_budget_and_hardly_less_does(budget, length, bend, more):
+@given(budgets, scales, st.floats(1.02, 100.0))
+def test_noise_keeps_the_budget_and_hardly_less_does(budget, bend, more):
     convexity = more * bend / -math.expm1(-budget.epsilon)
-    settings_ = {"strong_convexity": convexity, "lipschitz": length, "smoothness": bend}
-    noise = objective_noise(budget, **settings_)
-    release = ObjectivePerturbation(noise_scale=noise, **settings_)
+    settings_ = {"strong_convexity": convexity, "smoothness": bend}
+    release = least_noise(budget, **settings_)
     assert release.delta_at(budget.epsilon) <= budget.delta
-    less = ObjectivePerturbation(noise_scale=noise * (1 - 1e-6), **settings_)
+    less = replace(release, noise_scale=release.noise_scale * (1 - 1e-6))
     assert less.delta_at(budget.epsilon) > budget.delta
-    assert objective_noise_rdp(budget, **settings_) >= noise
+    assert objective_noise_rdp(budget, **settings_) >= release.noise_scale
 
 
 @settings(deadline=None, max_examples=50)
-@given(budgets, scales, scales, st.floats(1e-6, 1e5))
-def test_calibration_finds_a_release_for_any_regularizer(budget, length, bend, l2_sum):
-    release = calibrate_objective(
-        budget, l2_sum=l2_sum, lipschitz=length, smoothness=bend
-    )
+@given(budgets, scales, st.floats(1e-6, 1e5))
+def test_calibration_finds_a_release_for_any_regularizer(budget, bend, l2_sum):
+    release = calibrate_objective(budget, l2_sum=l2_sum, smoothness=bend)
     assert release.delta_at(budget.epsilon) <= budget.delta
     assert release.strong_convexity >= l2_sum
-    assert (release.lipschitz, release.smoothness) == (length, bend)
+    assert (release.lipschitz, release.smoothness) == (1.0, bend)
     # Near one Gaussian release, or near what a generous regularizer needs.
     least = -bend / math.expm1(-budget.epsilon)
     generous = max(l2_sum, 10 * bend / budget.epsilon, 5 * least)
-    noise = objective_noise(
-        budget, strong_convexity=generous, lipschitz=length, smoothness=bend
-    )
-    enough = max(noise, 1.3 * length * gaussian_noise(budget))
+    other = least_noise(budget, strong_convexity=generous, smoothness=bend)
+    enough = max(other.noise_scale, 1.3 * gaussian_noise(budget))
     assert release.noise_scale <= 1.1 * enough * (1 + 1e-9)
 
 
@@ -174,7 +170,7 @@ def test_calibration_takes_the_least_regularizer_that_is_good():
     budget = Budget(epsilon=0.05, delta=DELTA)
     release = calibrate_objective(budget, l2_sum=20.0)
     noises = {
-        factor: objective_noise(budget, strong_convexity=20.0 * factor)
+        factor: least_noise(budget, strong_convexity=20.0 * factor).noise_scale
         for factor in (1.0, 1.5, 2.0, 3.0, 5.0)
     }
     good = [f for f, noise in noises.items() if noise <= 1.1 * min(noises.values())]
@@ -199,9 +195,9 @@ def test_bad_arguments_are_refused(value):
     for name in ("noise_scale", "strong_convexity", "lipschitz", "smoothness"):
         bad = {**good, name: value}
         contract.refused(partial(ObjectivePerturbation, **bad), name, value)
-    for name in ("strong_convexity", "lipschitz", "smoothness"):
+    for name in ("strong_convexity", "smoothness"):
         bad = {"strong_convexity": 9.0, name: value}
-        contract.refused(partial(objective_noise, budget, **bad), name, value)
+        contract.refused(partial(least_noise, budget, **bad), name, value)
     contract.refused(lambda: calibrate_objective(budget, l2_sum=value), "l2_sum", value)
     contract.refused(
         lambda: output_noise(1.0, value, budget), "strong_convexity", value
@@ -214,4 +210,4 @@ def test_too_little_curvature_is_refused_with_what_is_needed(convexity):
         ObjectivePerturbation(noise_scale=1.0, strong_convexity=convexity)
     with pytest.raises(ValueError, match=r"strong_convexity > 2\.62708, got 2\.6;"):
         budget = Budget(epsilon=0.1, delta=1e-6)
-        objective_noise(budget, strong_convexity=2.6)
+        least_noise(budget, strong_convexity=2.6)

@@ -16,7 +16,6 @@ from armijo.accounting.output_perturbation import (
     gd_sensitivity,
     rsgd_sensitivities,
     rsgd_step_size,
-    zhang_sensitivity,
 )
 from tests.accounting import contract
 
@@ -160,23 +159,23 @@ def test_the_closed_form_is_the_recursion(step, l2, steps):
     c = contraction(step, l2, 0.25)
     expected = 0.0
     for _ in range(steps):
-        expected = c * expected + 2 * 3.0 * step / 50
+        expected = c * expected + 2 * step / 50
     setting = {"step_size": step, "steps": steps, "n_rows": 50, "l2": l2}
-    found = gd_sensitivity(**setting, lipschitz=3.0)
+    found = gd_sensitivity(**setting)
     assert found == pytest.approx(expected, rel=1e-9)
     if c <= 1:
-        assert found <= 2 / 3 * zhang_sensitivity(**setting, lipschitz=3.0) * (
-            1 + 1e-12
-        )
+        published = gd_sensitivity(**setting, published=True)
+        assert found <= 2 / 3 * published * (1 + 1e-12)
 
 
 def test_published_sensitivity_and_special_steps():
-    assert zhang_sensitivity(step_size=1.0, steps=50, n_rows=1000) == 0.15
+    published = partial(gd_sensitivity, steps=50, n_rows=1000, published=True)
+    assert published(step_size=1.0) == 0.15
     assert gd_sensitivity(step_size=1.0, steps=50, n_rows=1000, smoothness=1.0) == 0.1
     one = gd_sensitivity(step_size=1.0, steps=7, n_rows=10, smoothness=1e-300, l2=1.0)
     assert one == 0.2  # a contraction to zero keeps the last push only
     with pytest.raises(ValueError, match="step_size <= 8"):
-        zhang_sensitivity(step_size=9.0, steps=50, n_rows=1000)
+        published(step_size=9.0)
     assert rsgd_step_size(0.5, 3, 2) == 0.25
     assert rsgd_step_size(0.5, 3, 1) == 0.5
 
@@ -185,11 +184,7 @@ def test_published_sensitivity_and_special_steps():
 def test_bad_arguments_are_refused(value):
     gd = {"step_size": 1.0, "steps": 5, "n_rows": 10}
     rsgd = {"step_size": 1.0, "epochs": 5, "n_batches": 10, "batch_size": 3}
-    for function, good in (
-        (gd_sensitivity, gd),
-        (zhang_sensitivity, gd),
-        (rsgd_sensitivities, rsgd),
-    ):
-        for name in (*good, "lipschitz", "smoothness"):
+    for function, good in ((gd_sensitivity, gd), (rsgd_sensitivities, rsgd)):
+        for name in (*good, "smoothness"):
             bad = {**good, name: value}
             contract.refused(partial(function, **bad), name, value)

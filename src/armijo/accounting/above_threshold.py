@@ -31,6 +31,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from armijo import _validate
+from armijo._validate import Count, NonNegative
 from armijo.accounting.budget import FloatArray
 from armijo.accounting.conversion import zoom_max
 from armijo.accounting.mechanisms import Mechanism, PureDP, chord_curve, laplace_rdp
@@ -70,17 +71,13 @@ class AboveThreshold(Mechanism):
     """
 
     kind: Literal["laplace", "gaussian"]
-    threshold_scale: float
-    query_scale: float
-    max_queries: int | None = None
+    threshold_scale: NonNegative
+    query_scale: NonNegative
+    max_queries: Count | None = None
 
     def __post_init__(self) -> None:
-        _validate.choice(("laplace", "gaussian"), kind=self.kind)
-        _validate.non_negative(threshold_scale=self.threshold_scale)
-        _validate.non_negative(query_scale=self.query_scale)
-        if self.max_queries is not None:
-            _validate.at_least(1, max_queries=self.max_queries)
-        elif self.kind == "gaussian":
+        super().__post_init__()
+        if self.max_queries is None and self.kind == "gaussian":
             raise ValueError(
                 "Expected max_queries for Gaussian noise, got None; without a cap no "
                 "Renyi order has a finite bound. Give the most candidates to try."

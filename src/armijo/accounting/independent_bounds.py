@@ -303,12 +303,9 @@ def delta_of(described: Described, epsilon: float) -> float:
         return max(worst, 0.0)
     if name == "WithOutputNoise":
         own = float(described["second_epsilon"])
-        second = described["second"]
         if epsilon < own:
             return 1.0
-        extra = delta_of(second, own)
-        if second["mechanism"] == "PureDP" and extra > 0:
-            extra = 1.0
+        extra = delta_of(described["second"], own)
         return min(delta_of(described["first"], epsilon - own) + extra, 1.0)
     raise NotKnown(f"{name}")
 

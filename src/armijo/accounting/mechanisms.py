@@ -28,8 +28,9 @@ from numpy.typing import ArrayLike
 from scipy.special import gammaln, hyp1f1, logsumexp
 
 from armijo import _validate
+from armijo._validate import AboveOne, Count, NonNegative, Positive, SamplingProb
 from armijo.accounting.budget import FloatArray
-from armijo.accounting.conversion import gaussian_delta
+from armijo.accounting.conversion import gaussian_delta, pure_delta
 
 LARGEST_ORDER = 2**18
 """The best order of an epsilon of 1e-4 at delta 1e-5; larger budgets need less."""
@@ -40,11 +41,16 @@ SELECTION_ORDERS = np.unique(
 """Orders at which the inner curve is looked at; integers, so that any curve will do."""
 
 
+KINDS: dict[str, type["Mechanism"]] = {}
+"""The mechanisms of this package by the names that ledgers call them."""
+
+
 class Mechanism(ABC):
     """What has a privacy curve; hashable, so that costs can be cached.
 
-    A kind of its own gives :meth:`rdp`; the other answers have defaults that are true
-    of every mechanism.
+    A kind of its own is a frozen dataclass whose fields have the types of
+    ``armijo._validate``, which check them, and gives :meth:`rdp`; the other answers
+    have defaults that are true of every mechanism.
 
     Attributes
     ----------
@@ -53,6 +59,13 @@ class Mechanism(ABC):
     """
 
     self_composed: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        if cls.__module__.startswith("armijo."):
+            KINDS[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        _validate.fields(self)
 
     @property
     def amplified(self) -> bool:
@@ -175,12 +188,8 @@ class Gaussian(Mechanism):
     Noise scale zero is no privacy at all: its curve is infinite.
     """
 
-    noise_scale: float
-    sensitivity: float = 1.0
-
-    def __post_init__(self) -> None:
-        _validate.non_negative(noise_scale=self.noise_scale)
-        _validate.positive(sensitivity=self.sensitivity)
+    noise_scale: NonNegative
+    sensitivity: Positive = 1.0
 
     @classmethod
     def from_rho(cls, rho: float, sensitivity: float = 1.0) -> "Gaussian":
@@ -240,10 +249,7 @@ class PureDP(Mechanism):
     and zCDP from pure DP".
     """
 
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        _validate.positive(epsilon=self.epsilon)
+    epsilon: Positive
 
     def rdp(self, orders: FloatArray) -> FloatArray:
         """Return the tight curve."""
@@ -255,6 +261,10 @@ class PureDP(Mechanism):
         small = np.log1p(rise / np.cosh(near / 2))
         return np.where(a * eps < 2, small / (a - 1), eps + gain / (a - 1))
 
+    def delta_at(self, epsilon: float) -> float:
+        """Return delta of the worst mechanism that is so private."""
+        return pure_delta(epsilon, self.epsilon)
+
 
 @dataclass(frozen=True)
 class ExponentialMechanism(Mechanism):
@@ -265,11 +275,8 @@ class ExponentialMechanism(Mechanism):
     one-dimensional maximum (Cesar and Rogers 2021), at most ``a epsilon^2 / 8``.
     """
 
-    epsilon: float
-    sensitivity: float = 1.0
-
-    def __post_init__(self) -> None:
-        _validate.positive(epsilon=self.epsilon, sensitivity=self.sensitivity)
+    epsilon: Positive
+    sensitivity: Positive = 1.0
 
     def rdp(self, orders: FloatArray) -> FloatArray:
         """Return the tight bounded-range curve."""
@@ -346,11 +353,8 @@ class Repeated(Mechanism):
     """One mechanism used ``count`` times, each on rows drawn anew."""
 
     inner: Mechanism
-    count: int
+    count: Count
     self_composed: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        _validate.at_least(1, count=self.count)
 
     def rdp(self, orders: FloatArray) -> FloatArray:
         """Return ``count`` times the curve."""
@@ -440,10 +444,7 @@ class Subsampled(Mechanism):
     """
 
     inner: Mechanism
-    sampling_prob: float
-
-    def __post_init__(self) -> None:
-        _validate.sampling_prob(sampling_prob=self.sampling_prob)
+    sampling_prob: SamplingProb
 
     @property
     def amplified(self) -> bool:
@@ -501,14 +502,7 @@ class RepeatAndSelect(Mechanism):
     """
 
     inner: Mechanism
-    mean: float
-
-    def __post_init__(self) -> None:
-        _validate.finite(mean=self.mean)
-        if self.mean <= 1:
-            raise ValueError(
-                f"Expected mean > 1, got {self.mean!r}; give how many runs to expect."
-            )
+    mean: AboveOne
 
     @property
     def stop_probability(self) -> float:

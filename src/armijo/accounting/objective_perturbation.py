@@ -18,13 +18,9 @@ import numpy as np
 from scipy.special import erf, log_ndtr
 
 from armijo import _validate
+from armijo._validate import Count, NonNegative, Positive, Share
 from armijo.accounting.budget import Budget, FloatArray, Neighboring
-from armijo.accounting.conversion import (
-    gaussian_delta,
-    gaussian_noise,
-    pure_delta,
-    smallest,
-)
+from armijo.accounting.conversion import gaussian_delta, gaussian_noise, smallest
 from armijo.accounting.mechanisms import Mechanism, PureDP
 
 _SCAN = (1.0, 1.5, 2.0, 3.0, 5.0)
@@ -44,15 +40,15 @@ class ObjectivePerturbation(Mechanism):
     True
     """
 
-    noise_scale: float
-    strong_convexity: float
-    lipschitz: float = 1.0
-    smoothness: float = 0.25
+    noise_scale: Positive
+    strong_convexity: Positive
+    lipschitz: Positive = 1.0
+    smoothness: Positive = 0.25
     relation: ClassVar[Neighboring] = Neighboring.ADD_REMOVE
 
     def __post_init__(self) -> None:
-        _validate.positive(noise_scale=self.noise_scale, lipschitz=self.lipschitz)
-        _check_convexity(self.strong_convexity, self.smoothness, self.smoothness)
+        super().__post_init__()
+        _refuse_flat(self.strong_convexity, self.smoothness)
 
     @property
     def jacobian_cost(self) -> float:
@@ -86,10 +82,7 @@ class ObjectivePerturbation(Mechanism):
         return max(-math.expm1(log_kept), 0.0)
 
 
-def _check_convexity(
-    strong_convexity: float, smoothness: float, minimum: float
-) -> None:
-    _validate.positive(strong_convexity=strong_convexity, smoothness=smoothness)
+def _refuse_flat(strong_convexity: float, minimum: float) -> None:
     if strong_convexity <= minimum:
         raise ValueError(
             f"Expected strong_convexity > {minimum:g}, got {strong_convexity!r}; add "
@@ -102,38 +95,30 @@ def _least_convexity(budget: Budget, smoothness: float) -> float:
     return -smoothness / math.expm1(-budget.epsilon)
 
 
-def objective_noise(
-    budget: Budget,
-    *,
-    strong_convexity: float,
-    lipschitz: float = 1.0,
-    smoothness: float = 0.25,
-) -> float:
-    """Return the smallest noise of :class:`ObjectivePerturbation`, by its profile.
+def least_noise(
+    budget: Budget, *, strong_convexity: float, smoothness: float = 0.25
+) -> ObjectivePerturbation:
+    """Return the release with the smallest noise, by its profile.
 
-    >>> noise = objective_noise(Budget(epsilon=0.2, delta=1e-8),
-    ...                         strong_convexity=43.957)
-    >>> round(noise, 4)
+    >>> release = least_noise(Budget(epsilon=0.2, delta=1e-8), strong_convexity=43.957)
+    >>> round(release.noise_scale, 4)
     25.0025
     """
-    _validate.positive(lipschitz=lipschitz, smoothness=smoothness)
-    least = _least_convexity(budget, smoothness)
-    _check_convexity(strong_convexity, smoothness, least)
+    _validate.positive(strong_convexity=strong_convexity, smoothness=smoothness)
+    _refuse_flat(strong_convexity, _least_convexity(budget, smoothness))
 
-    def keeps(noise: float) -> bool:
-        release = ObjectivePerturbation(
-            noise_scale=noise,
-            strong_convexity=strong_convexity,
-            lipschitz=lipschitz,
-            smoothness=smoothness,
+    def release(noise: float) -> ObjectivePerturbation:
+        return ObjectivePerturbation(
+            noise_scale=noise, strong_convexity=strong_convexity, smoothness=smoothness
         )
-        return release.delta_at(budget.epsilon) <= budget.delta
 
-    return smallest(keeps, lipschitz)
+    return release(
+        smallest(lambda noise: release(noise).delta_at(budget.epsilon) <= budget.delta)
+    )
 
 
 def calibrate_objective(
-    budget: Budget, *, l2_sum: float, lipschitz: float = 1.0, smoothness: float = 0.25
+    budget: Budget, *, l2_sum: float, smoothness: float = 0.25
 ) -> ObjectivePerturbation:
     """Return the release with the least regularization that hardly costs noise.
 
@@ -141,29 +126,22 @@ def calibrate_objective(
     10 % of the best.  Where ``l2_sum`` (the l2 coefficient times the public number of
     rows) is too small for that, the scan goes on from ``2 smoothness / epsilon``.
     """
-    _validate.positive(l2_sum=l2_sum, lipschitz=lipschitz, smoothness=smoothness)
+    _validate.positive(l2_sum=l2_sum, smoothness=smoothness)
     least = _least_convexity(budget, smoothness)
 
-    def scan(start: float) -> dict[float, float]:
+    def scan(start: float) -> list[ObjectivePerturbation]:
         usable = [start * factor for factor in _SCAN if start * factor > least]
-        settings = {"lipschitz": lipschitz, "smoothness": smoothness}
-        return {
-            convexity: objective_noise(budget, strong_convexity=convexity, **settings)
+        return [
+            least_noise(budget, strong_convexity=convexity, smoothness=smoothness)
             for convexity in usable
-        }
+        ]
 
-    noises = scan(l2_sum)
-    enough = _FAR * lipschitz * gaussian_noise(budget)
-    if min(noises.values(), default=math.inf) > enough:
-        noises |= scan(max(l2_sum, 2 * smoothness / budget.epsilon, least))
-    best = min(noises.values())
-    convexity = min(each for each, noise in noises.items() if noise <= _CLOSE * best)
-    return ObjectivePerturbation(
-        noise_scale=noises[convexity],
-        strong_convexity=convexity,
-        lipschitz=lipschitz,
-        smoothness=smoothness,
-    )
+    releases, enough = scan(l2_sum), _FAR * gaussian_noise(budget)
+    if all(release.noise_scale > enough for release in releases):
+        releases += scan(max(l2_sum, 2 * smoothness / budget.epsilon, least))
+    best = min(release.noise_scale for release in releases)
+    close = [one for one in releases if one.noise_scale <= _CLOSE * best]
+    return min(close, key=lambda release: release.strong_convexity)
 
 
 class _ProvedPair(Mechanism):
@@ -190,15 +168,11 @@ class KiferObjective(_ProvedPair):
     61.99
     """
 
-    epsilon: float
-    delta: float
-    lipschitz: float = 1.0
-    smoothness: float = 0.25
+    epsilon: Positive
+    delta: Share
+    lipschitz: Positive = 1.0
+    smoothness: Positive = 0.25
     relation: ClassVar[Neighboring] = Neighboring.ADD_REMOVE
-
-    def __post_init__(self) -> None:
-        _validate.positive(lipschitz=self.lipschitz, smoothness=self.smoothness)
-        Budget(epsilon=self.epsilon, delta=self.delta)
 
     @property
     def noise_scale(self) -> float:
@@ -220,7 +194,7 @@ class KiferObjective(_ProvedPair):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChaudhuriObjective(Mechanism):
+class ChaudhuriObjective(PureDP):
     """Pure epsilon-DP: ``b`` with a Gamma norm and a uniform direction.
 
     Chaudhuri, Monteleoni and Sarwate (2011), Theorem 9, for rows of norm one at most
@@ -228,15 +202,10 @@ class ChaudhuriObjective(Mechanism):
     ``mean loss + (l2 + extra_convexity)/2 |w|^2 + b.w / n_rows``, ``n_rows`` public.
     """
 
-    epsilon: float
-    l2: float
-    n_rows: int
-    smoothness: float = 0.25
+    l2: Positive
+    n_rows: Count
+    smoothness: Positive = 0.25
     relation: ClassVar[Neighboring] = Neighboring.REPLACE_ONE
-
-    def __post_init__(self) -> None:
-        _validate.positive(epsilon=self.epsilon, l2=self.l2, smoothness=self.smoothness)
-        _validate.at_least(1, n_rows=self.n_rows)
 
     @property
     def _rest(self) -> float:
@@ -262,14 +231,6 @@ class ChaudhuriObjective(Mechanism):
         """Scale of the Gamma distribution of ``|b|``; its shape is the dimension."""
         return 2 / self.epsilon_prime
 
-    def rdp(self, orders: FloatArray) -> FloatArray:
-        """Return the tight curve of pure epsilon-DP."""
-        return PureDP(self.epsilon).rdp(orders)
-
-    def delta_at(self, epsilon: float) -> float:
-        """Return delta of the worst mechanism of pure epsilon-DP."""
-        return pure_delta(epsilon, self.epsilon)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ApproximateMinima(_ProvedPair):
@@ -288,22 +249,19 @@ class ApproximateMinima(_ProvedPair):
         Jacobian; None takes the share that Iyengar et al. fitted to epsilon.
     """
 
-    epsilon: float
-    delta: float
-    n_rows: int
-    gradient_tolerance: float
-    lipschitz: float = 1.0
-    smoothness: float = 0.25
-    output_share: float = 0.01
-    noise_share: float | None = None
+    epsilon: Positive
+    delta: Share
+    n_rows: Count
+    gradient_tolerance: NonNegative
+    lipschitz: Positive = 1.0
+    smoothness: Positive = 0.25
+    output_share: Share = 0.01
+    noise_share: Share | None = None
     relation: ClassVar[Neighboring] = Neighboring.REPLACE_ONE
 
     def __post_init__(self) -> None:
-        Budget(epsilon=self.epsilon, delta=self.delta)
-        _validate.at_least(1, n_rows=self.n_rows)
-        _validate.non_negative(gradient_tolerance=self.gradient_tolerance)
-        _validate.positive(lipschitz=self.lipschitz, smoothness=self.smoothness)
-        _validate.open_unit(output_share=self.output_share, noise_share=self._noise)
+        super().__post_init__()
+        _validate.open_unit(noise_share=self._noise)
         if self._jacobian >= 1:
             raise ValueError(
                 f"Expected less than 1 of epsilon {self.epsilon:g} for the Jacobian, "

@@ -4,8 +4,8 @@
 A gradient step on a convex smooth objective shrinks the distance of two runs by
 :func:`contraction`; the one row that differs adds a bounded push.  Unrolled, that is
 the sensitivity of the last (or averaged) iterate, and Gaussian noise on it is private.
-Losses have gradients of norm ``lipschitz`` and smoothness ``smoothness`` at most per
-row, and ``l2/2 |w|^2`` is added to their mean.  The last part is about noise on the
+Losses have gradients of norm one and smoothness ``smoothness`` at most per row, and
+``l2/2 |w|^2`` is added to their mean.  The last part is about noise on the
 answer of objective perturbation.
 """
 
@@ -17,6 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from armijo import _validate
+from armijo._validate import Positive
 from armijo.accounting.budget import Budget, FloatArray, Neighboring
 from armijo.accounting.calibration import ROUNDING, reachable
 from armijo.accounting.conversion import (
@@ -51,53 +52,39 @@ def gd_sensitivity(
     steps: int,
     n_rows: int,
     l2: float = 0.0,
-    lipschitz: float = 1.0,
     smoothness: float = 0.25,
     relation: Neighboring = Neighboring.REPLACE_ONE,
+    published: bool = False,
 ) -> float:
     """Return how far full gradient descent can move, by unrolling its recursion.
 
-    ``s <- c s + k lipschitz step / n``, k = 2 where a row is replaced and 1 where it
-    only comes, goes or is zeroed out, hence ``(k L step / n) (1 - c^T) / (1 - c)``; any
-    step size.  ``n_rows`` is the constant that sums are divided by.  Without
-    replacement it has to be public and at least the number of rows of the smaller of
-    the two data sets, or the mean loss would be less smooth than assumed.
+    ``s <- c s + k step / n``, k = 2 where a row is replaced and 1 where it only comes,
+    goes or is zeroed out, hence ``(k step / n) (1 - c^T) / (1 - c)``; any step size.
+    ``n_rows`` is the constant that sums are divided by.  Without replacement it has to
+    be public and at least the number of rows of the smaller of the two data sets, or
+    the mean loss would be less smooth than assumed.
+
+    ``published`` is ``3 step T / n`` of Zhang, Zheng, Mou and Wang (2017), convex case,
+    replace-one, for replicas; refused where steps are so long that they do not
+    contract.
 
     >>> gd_sensitivity(step_size=1.0, steps=50, n_rows=1000)
     0.1
     """
     _validate.at_least(1, steps=steps, n_rows=n_rows)
-    _validate.positive(lipschitz=lipschitz)
     c = contraction(step_size, l2, smoothness)
-    touched = 2 if relation is Neighboring.REPLACE_ONE else 1
-    push = touched * lipschitz * step_size / n_rows
-    if c in (0.0, 1.0):
-        return push * (steps if c else 1)
-    return push * math.expm1(steps * math.log(c)) / (c - 1)
-
-
-def zhang_sensitivity(
-    *,
-    step_size: float,
-    steps: int,
-    n_rows: int,
-    l2: float = 0.0,
-    lipschitz: float = 1.0,
-    smoothness: float = 0.25,
-) -> float:
-    """Return the published ``3 lipschitz steps step_size / n``, for replicas.
-
-    Zhang, Zheng, Mou and Wang (2017), convex case, replace-one; refused where steps
-    are so long that they do not contract.
-    """
-    _validate.at_least(1, steps=steps, n_rows=n_rows)
-    _validate.positive(lipschitz=lipschitz)
-    if contraction(step_size, l2, smoothness) > 1:
+    if published and c > 1:
         raise ValueError(
             f"Expected step_size <= {2 / (smoothness + l2):g}, got {step_size!r}; "
             "shorten the step, or take variant='improved'."
         )
-    return 3 * lipschitz * steps * step_size / n_rows
+    if published:
+        return 3 * steps * step_size / n_rows
+    touched = 2 if relation is Neighboring.REPLACE_ONE else 1
+    push = touched * step_size / n_rows
+    if c in (0.0, 1.0):
+        return push * (steps if c else 1)
+    return push * math.expm1(steps * math.log(c)) / (c - 1)
 
 
 def rsgd_step_size(step_size: float, epoch: int, n_batches: int) -> float:
@@ -115,25 +102,24 @@ def rsgd_sensitivities(
     n_batches: int,
     batch_size: int,
     l2: float = 0.0,
-    lipschitz: float = 1.0,
     smoothness: float = 0.25,
 ) -> tuple[float, ...]:
     """Bound the *average* iterate of permuted SGD, for each batch the row may be in.
 
     Every step multiplies all bounds by the contraction; the step of batch j adds
-    ``2 lipschitz step / batch_size`` to the bound of j; averaging the iterates averages
-    the bounds (Chen, Lee and Kifer 2019).  ``batch_size`` is that of the smallest
+    ``2 step / batch_size`` to the bound of j; averaging the iterates averages the
+    bounds (Chen, Lee and Kifer 2019).  ``batch_size`` is that of the smallest
     batch; one row is replaced; steps are those of :func:`rsgd_step_size`.
     """
     _validate.at_least(1, epochs=epochs, n_batches=n_batches, batch_size=batch_size)
-    _validate.positive(step_size=step_size, lipschitz=lipschitz)
+    _validate.positive(step_size=step_size)
     now, total = np.zeros(n_batches), np.zeros(n_batches)
     for epoch in range(epochs):
         step = rsgd_step_size(step_size, epoch, n_batches)
         c = contraction(step, l2, smoothness)
         for batch in range(n_batches):
             now *= c
-            now[batch] += 2 * lipschitz * step / batch_size
+            now[batch] += 2 * step / batch_size
             total += now
     return tuple((total / (epochs * n_batches)).tolist())
 
@@ -153,11 +139,11 @@ class PermutedMixture(Mechanism):
     """
 
     sensitivities: tuple[float, ...]
-    noise_scale: float
+    noise_scale: Positive
     relation: ClassVar[Neighboring] = Neighboring.REPLACE_ONE
 
     def __post_init__(self) -> None:
-        _validate.positive(noise_scale=self.noise_scale)
+        super().__post_init__()
         if not isinstance(self.sensitivities, tuple) or not self.sensitivities:
             raise ValueError(
                 f"Expected a tuple of sensitivities, got {self.sensitivities!r}; give "
@@ -261,10 +247,7 @@ class WithOutputNoise(Mechanism):
 
     first: Mechanism
     second: Gaussian | PureDP
-    second_epsilon: float
-
-    def __post_init__(self) -> None:
-        _validate.positive(second_epsilon=self.second_epsilon)
+    second_epsilon: Positive
 
     def rdp(self, orders: FloatArray) -> FloatArray:
         """Return the sum of the curves."""
@@ -276,13 +259,8 @@ class WithOutputNoise(Mechanism):
         rest = epsilon - self.second_epsilon
         if rest < 0:
             return 1.0
-        return min(self.first.delta_at(rest) + self._second_delta(), 1.0)
-
-    def _second_delta(self) -> float:
-        """Return delta of the noise on the answer at its own epsilon."""
-        if isinstance(self.second, PureDP):
-            return 0.0 if self.second_epsilon >= self.second.epsilon else 1.0
-        return gaussian_delta(self.second_epsilon, self.second.noise_multiplier)
+        second = self.second.delta_at(self.second_epsilon)
+        return min(self.first.delta_at(rest) + second, 1.0)
 
 
 def with_output_share(budget: Budget) -> tuple[Budget, Budget]:
@@ -292,13 +270,11 @@ def with_output_share(budget: Budget) -> tuple[Budget, Budget]:
     >>> round(first.epsilon, 6), round(second.epsilon, 6)
     (0.99, 0.01)
     """
-    whole = reachable(budget)
-    second = Budget(
-        epsilon=whole.epsilon * OUTPUT_SHARE, delta=whole.delta * OUTPUT_SHARE
-    )
+    whole, share = reachable(budget), OUTPUT_SHARE
+    second = Budget(epsilon=whole.epsilon * share, delta=whole.delta * share)
     first = Budget(
         epsilon=whole.epsilon - second.epsilon,
-        delta=whole.delta * (1 - OUTPUT_SHARE) * (1 - ROUNDING),
+        delta=whole.delta * (1 - share) * (1 - ROUNDING),
     )
     return first, second
 

@@ -26,9 +26,8 @@ import numpy as np
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
-from armijo.accounting import (
+from armijo.accounting import (  # noqa: F401 (their mechanisms are in KINDS)
     above_threshold,
-    mechanisms,
     objective_perturbation,
     output_perturbation,
 )
@@ -42,22 +41,11 @@ from armijo.accounting.independent_bounds import (
     renyi,
 )
 from armijo.accounting.ledger import Charge, LedgerView, read_ledger
+from armijo.accounting.mechanisms import KINDS
 from armijo.errors import LedgerError
 
 Counted = Sequence[tuple[Described, int]]
 SECOND = "second implementation"
-
-_MECHANISMS: dict[str, type[Any]] = {
-    name: kind
-    for module in (
-        mechanisms,
-        above_threshold,
-        objective_perturbation,
-        output_perturbation,
-    )
-    for name, kind in vars(module).items()
-    if isinstance(kind, type) and issubclass(kind, mechanisms.Mechanism)
-}
 
 
 @dataclass(frozen=True)
@@ -100,7 +88,7 @@ def rebuild(described: Described) -> Any:
     >>> rebuild({"mechanism": "PureDP", "epsilon": 0.5})
     PureDP(epsilon=0.5)
     """
-    kind = _MECHANISMS.get(str(described.get("mechanism")))
+    kind: Any = KINDS.get(str(described.get("mechanism")))
     if kind is None:
         raise NotKnown(str(described.get("mechanism")))
     given = {name: _value(one) for name, one in described.items()}

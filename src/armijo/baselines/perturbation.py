@@ -57,7 +57,7 @@ derivative, which the proofs treat as a null set (Chaudhuri et al. 2011).
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import ClassVar, Literal, Self
 
 import numpy as np
@@ -93,7 +93,6 @@ from armijo.accounting.output_perturbation import (
     rsgd_sensitivities,
     rsgd_step_size,
     with_output_share,
-    zhang_sensitivity,
 )
 from armijo.baselines.empirical_risk import EmpiricalRisk, certified
 from armijo.data.gate import PrivateBatch
@@ -284,15 +283,14 @@ class OutpertGD(BoundedRelease):
 
     def _sensitivity(self, problem: Problem, step_size: float) -> float:
         """Return how far one row may move the end."""
-        bound = partial(gd_sensitivity, relation=self.relation)
-        if self.variant == "replica":
-            bound = partial(zhang_sensitivity)
-        return bound(
+        return gd_sensitivity(
             step_size=step_size,
             steps=self.steps,
             n_rows=problem.n_rows,
             l2=problem.linear.l2,
             smoothness=loss_smoothness(problem.linear),
+            relation=self.relation,
+            published=self.variant == "replica",
         )
 
     def _noise_multiplier(self, budget: Budget) -> float:
