@@ -279,34 +279,26 @@ class ExponentialMechanism(Mechanism):
     sensitivity: Positive = 1.0
 
     def rdp(self, orders: FloatArray) -> FloatArray:
-        """Return the tight bounded-range curve."""
-        a = np.atleast_1d(np.asarray(orders, dtype=float))
-        curve = np.array([_bounded_range(order, self.epsilon) for order in a])
-        return curve.reshape(np.shape(orders))
+        """Return the tight bounded-range curve.
 
-    def integer_curve(self, top: int) -> FloatArray:
-        """Return the chords between some orders."""
-        return chord_curve(self, top)
+        The maximum over the losses t and t - epsilon is where ``t = epsilon/2 + L(a) -
+        L(a-1)`` with ``L(k) = log(sinh(k epsilon/2) / (k epsilon/2))``, and is
+        ``(a L(a) - (a-1) L(a-1) - L(1)) / (a-1)``.
+        """
+        a, half = np.asarray(orders, dtype=float), self.epsilon / 2
+        outer, inner = a * _log_sinhc(a * half), (a - 1) * _log_sinhc((a - 1) * half)
+        curve = (outer - inner - _log_sinhc(np.float64(half))) / (a - 1)
+        cap = np.minimum(a * self.epsilon**2 / 8, self.epsilon)
+        return np.asarray(np.minimum(curve * (1 + 1e-12), cap))
 
 
-def _bounded_range(order: float, epsilon: float) -> float:
-    """Maximize over all two-point distributions with losses t and t - epsilon."""
-    cap = order * epsilon**2 / 8
-    if order * epsilon < 1e-3:
-        return cap  # tight to 1e-7 there, and the maximum below would cancel
-    low, high = 0.0, epsilon
-    best = 0.0
-    for _ in range(4):
-        t = np.linspace(low, high, 257)[1:-1]
-        # Probabilities e^{-t} (1 - e^{t-eps}) and 1 - e^{-t}, over 1 - e^{-eps}.
-        high_loss = np.log(-np.expm1(t - epsilon)) - t + order * t
-        low_loss = np.log(-np.expm1(-t)) + order * (t - epsilon)
-        h = np.logaddexp(high_loss, low_loss) - math.log(-math.expm1(-epsilon))
-        peak = int(np.argmax(h))
-        best = max(best, float(h[peak]))
-        step = t[1] - t[0]
-        low, high = max(t[peak] - step, 0.0), min(t[peak] + step, epsilon)
-    return min(best / (order - 1) * (1 + 1e-12), cap, epsilon)
+def _log_sinhc(x: FloatArray | np.float64) -> FloatArray:
+    """Return ``log(sinh(x) / x)`` of positive numbers."""
+    near, far = np.zeros_like(x), np.maximum(x, 1.0)
+    for k in range(9, 0, -1):  # sinh(x) / x - 1 as a series: small numbers keep digits
+        near = np.minimum(x, 1.0) ** 2 / (2 * k * (2 * k + 1)) * (1 + near)
+    large = far + np.log(-np.expm1(-2 * far) / (2 * far))
+    return np.where(x < 1, np.log1p(near), large)
 
 
 @dataclass(frozen=True)
