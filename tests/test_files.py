@@ -11,6 +11,10 @@ import pytest
 from armijo import _files
 
 
+def create_new(path: str, data: bytes) -> None:
+    _files.write_synced(path, data, _files.NEW)
+
+
 def fail(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -41,7 +45,7 @@ def test_a_failed_replacement_leaves_the_old_file_alone(tmp_path, monkeypatch, c
     assert os.listdir(tmp_path) == ["file"]
 
 
-@pytest.mark.parametrize("create", [_files.create_new, _files.create_whole])
+@pytest.mark.parametrize("create", [create_new, _files.create_whole])
 def test_what_is_there_is_not_overwritten(tmp_path, create):
     path = tmp_path / "file"
     create(str(path), b"first")
@@ -52,7 +56,7 @@ def test_what_is_there_is_not_overwritten(tmp_path, create):
     assert os.listdir(tmp_path) == ["file"]
 
 
-@pytest.mark.parametrize("create", [_files.create_new, _files.create_whole])
+@pytest.mark.parametrize("create", [create_new, _files.create_whole])
 @pytest.mark.parametrize("call", ["write", "fsync"])
 def test_a_failed_creation_leaves_nothing(tmp_path, monkeypatch, create, call):
     with monkeypatch.context() as patch:
@@ -66,5 +70,5 @@ def test_short_writes_go_on(tmp_path, monkeypatch):
     real = os.write
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", lambda fd, data: real(fd, data[:3]))
-        _files.create_new(str(tmp_path / "file"), b"0123456789")
+        create_new(str(tmp_path / "file"), b"0123456789")
     assert (tmp_path / "file").read_bytes() == b"0123456789"

@@ -10,7 +10,7 @@ import uuid
 from contextlib import suppress
 
 BINARY: int = getattr(os, "O_BINARY", 0)
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -23,13 +23,21 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def write_synced(path: str, data: bytes, flags: int, mode: int = 0o600) -> None:
-    """Open a file with these flags, write all bytes and sync them."""
+    """Open a file with these flags, write all bytes and sync them.
+
+    One that must not exist yet (``os.O_EXCL``) is taken away again on failure.
+    """
     fd = os.open(path, flags | BINARY, mode)
     try:
-        write_all(fd, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        try:
+            write_all(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except BaseException:
+        if flags & os.O_EXCL:
+            os.unlink(path)
+        raise
 
 
 def sync_folder(path: str) -> None:
@@ -65,20 +73,6 @@ def replace_file(
     sync_folder(target)
 
 
-def create_new(path: str, data: bytes, *, mode: int = 0o600) -> None:
-    """Write a file that must not exist yet; take it away again on failure."""
-    fd = os.open(path, _NEW | BINARY, mode)
-    try:
-        try:
-            write_all(fd, data)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-    except BaseException:
-        os.unlink(path)
-        raise
-
-
 def create_whole(path: str, data: bytes) -> None:
     """Write a file that must not exist yet, and let it appear with all its bytes.
 
@@ -86,11 +80,11 @@ def create_whole(path: str, data: bytes) -> None:
     taken meanwhile.
     """
     draft = f"{path}.{uuid.uuid4().hex[:8]}.new"
-    create_new(draft, data)
+    write_synced(draft, data, NEW)
     try:
         os.link(draft, path)
     except OSError:
         # No hard links here, or the name is taken: then this fails as well.
-        create_new(path, data)
+        write_synced(path, data, NEW)
     finally:
         os.unlink(draft)

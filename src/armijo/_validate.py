@@ -31,53 +31,48 @@ def _number(name: str, value: object) -> float:
     return number
 
 
-def finite(**values: object) -> None:
-    """Refuse anything but finite real numbers."""
-    for name, value in values.items():
-        _number(name, value)
+def _numbers(
+    holds: Callable[[float], bool], expected: str, remedy: str
+) -> Callable[..., None]:
+    """Return a check of numbers by keyword: refuse those of which this is not true."""
+
+    def check(**values: object) -> None:
+        for name, value in values.items():
+            if not holds(_number(name, value)):
+                wanted = expected.format(name)
+                raise ValueError(f"Expected {wanted}, got {value!r}; give {remedy}.")
+
+    return check
 
 
-def positive(**values: object) -> None:
-    """Refuse anything but finite numbers above zero.
+finite = _numbers(lambda x: True, "", "")
+"""Refuse anything but finite real numbers."""
 
-    >>> positive(max_grad_norm=-1.0)
-    Traceback (most recent call last):
-    ValueError: Expected max_grad_norm > 0, got -1.0; give a number above zero.
-    """
-    for name, value in values.items():
-        if _number(name, value) <= 0:
-            raise ValueError(
-                f"Expected {name} > 0, got {value!r}; give a number above zero."
-            )
+positive = _numbers(lambda x: x > 0, "{} > 0", "a number above zero")
+"""Refuse anything but finite numbers above zero.
 
+>>> positive(max_grad_norm=-1.0)
+Traceback (most recent call last):
+ValueError: Expected max_grad_norm > 0, got -1.0; give a number above zero.
+"""
 
-def non_negative(**values: object) -> None:
-    """Refuse anything but finite numbers that are zero or more."""
-    for name, value in values.items():
-        if _number(name, value) < 0:
-            raise ValueError(
-                f"Expected {name} >= 0, got {value!r}; give zero or a number above it."
-            )
+non_negative = _numbers(lambda x: x >= 0, "{} >= 0", "zero or a number above it")
+"""Refuse anything but finite numbers that are zero or more."""
 
+sampling_prob = _numbers(
+    lambda x: 0 < x <= 1,
+    "0 < {} <= 1",
+    "the probability with which one row enters a batch (1 for all rows)",
+)
+"""Refuse anything but a sampling probability in (0, 1]."""
 
-def sampling_prob(**values: object) -> None:
-    """Refuse anything but a sampling probability in (0, 1]."""
-    for name, value in values.items():
-        if not 0 < _number(name, value) <= 1:
-            raise ValueError(
-                f"Expected 0 < {name} <= 1, got {value!r}; give the probability with "
-                "which one row enters a batch (1 for all rows)."
-            )
+open_unit = _numbers(
+    lambda x: 0 < x < 1, "0 < {} < 1", "a number strictly between zero and one"
+)
+"""Refuse anything but a number strictly between zero and one."""
 
-
-def open_unit(**values: object) -> None:
-    """Refuse anything but a number strictly between zero and one."""
-    for name, value in values.items():
-        if not 0 < _number(name, value) < 1:
-            raise ValueError(
-                f"Expected 0 < {name} < 1, got {value!r}; give a number strictly "
-                "between zero and one."
-            )
+above_one = _numbers(lambda x: x > 1, "{} > 1", "a number above one")
+"""Refuse anything but finite numbers above one."""
 
 
 def at_least(minimum: int, **values: object) -> None:
@@ -126,15 +121,6 @@ def boolean(**values: object) -> None:
     for name, value in values.items():
         if not isinstance(value, bool):
             raise ValueError(f"Expected {name} True or False, got {value!r}.")
-
-
-def above_one(**values: object) -> None:
-    """Refuse anything but finite numbers above one."""
-    for name, value in values.items():
-        if _number(name, value) <= 1:
-            raise ValueError(
-                f"Expected {name} > 1, got {value!r}; give a number above one."
-            )
 
 
 Positive = Annotated[float, positive]

@@ -11,15 +11,10 @@ run key that anybody can derive, so a seeded run has no guarantee.
 
 import hashlib
 import os
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import (
-    Cipher,
-    CipherContext,
-    algorithms,
-    modes,
-)
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from armijo import _validate
@@ -37,23 +32,27 @@ _EXPAND_FROM = 4096  # bytes: below that the system's generator is as fast
 _ZEROS = memoryview(bytes(1 << 19))
 
 
-class BitSource(Protocol):
+class BitSource(ABC):
     """Independent fair bits, in words."""
+
+    @abstractmethod
+    def _bytes(self, n: int) -> bytes:
+        """Return ``n`` bytes."""
+
+    @abstractmethod
+    def fill(self, words: NDArray[np.uint64]) -> None:
+        """Write words of 64 bits into an array, without new memory."""
 
     def uint64(self, n: int) -> NDArray[np.uint64]:
         """Return ``n`` words of 64 bits."""
-        ...
+        return np.frombuffer(self._bytes(8 * n), dtype=np.uint64)
 
     def uint16(self, n: int) -> NDArray[np.uint16]:
         """Return ``n`` words of 16 bits."""
-        ...
-
-    def fill(self, words: NDArray[np.uint64]) -> None:
-        """Write words of 64 bits into an array."""
-        ...
+        return np.frombuffer(self._bytes(2 * n), dtype=np.uint16)
 
 
-class KeyedBits:
+class KeyedBits(BitSource):
     """The AES-256 counter stream of a key that is used for nothing else.
 
     >>> first, second = KeyedBits(bytes(32)), KeyedBits(bytes(32))
@@ -62,15 +61,10 @@ class KeyedBits:
     """
 
     def __init__(self, key: bytes) -> None:
-        self._stream = _counter_stream(key)
+        self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
-    def uint64(self, n: int) -> NDArray[np.uint64]:
-        """Return the next ``n`` words of 64 bits."""
-        return np.frombuffer(_next_bytes(self._stream, 8 * n), dtype=np.uint64)
-
-    def uint16(self, n: int) -> NDArray[np.uint16]:
-        """Return the next ``n`` words of 16 bits."""
-        return np.frombuffer(_next_bytes(self._stream, 2 * n), dtype=np.uint16)
+    def _bytes(self, n: int) -> bytes:
+        return self._stream.update(_ZEROS[:n] if n <= len(_ZEROS) else bytes(n))
 
     def fill(self, words: NDArray[np.uint64]) -> None:
         """Write the next words of 64 bits into an array, without new memory."""
@@ -80,20 +74,15 @@ class KeyedBits:
             self._stream.update_into(_ZEROS[: len(part)], part)
 
 
-class SystemBits:
+class SystemBits(BitSource):
     """Bits of the operating system's cryptographic generator.
 
     Many bits at once are the counter stream of a key that the system draws for this one
     call.  Nothing is buffered, so forked processes never share a word.
     """
 
-    def uint64(self, n: int) -> NDArray[np.uint64]:
-        """Return ``n`` words of 64 bits."""
-        return np.frombuffer(_system_bytes(8 * n), dtype=np.uint64)
-
-    def uint16(self, n: int) -> NDArray[np.uint16]:
-        """Return ``n`` words of 16 bits."""
-        return np.frombuffer(_system_bytes(2 * n), dtype=np.uint16)
+    def _bytes(self, n: int) -> bytes:
+        return os.urandom(n) if n < _EXPAND_FROM else KeyedBits(fresh_key())._bytes(n)
 
     def fill(self, words: NDArray[np.uint64]) -> None:
         """Write words of 64 bits into an array."""
@@ -179,21 +168,6 @@ class Randomness:
 
 
 _SYSTEM = SystemBits()
-
-
-def _system_bytes(n: int) -> bytes:
-    if n < _EXPAND_FROM:
-        return os.urandom(n)
-    return _next_bytes(_counter_stream(fresh_key()), n)
-
-
-def _counter_stream(key: bytes) -> CipherContext:
-    return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-
-
-def _next_bytes(stream: CipherContext, n: int) -> bytes:
-    """Return the next bytes of a stream: what it makes of zeros."""
-    return stream.update(_ZEROS[:n] if n <= len(_ZEROS) else bytes(n))
 
 
 def fresh_key() -> bytes:

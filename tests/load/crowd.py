@@ -53,10 +53,10 @@ class Witness:
     def watch(self) -> None:
         """Stand in for the functions that draw and charge."""
         run_key.fresh_key = self._noting(run_key.fresh_key, self.run_keys)
-        words = self._noting(randomness._system_bytes, self.system_words)
-        randomness._system_bytes = words
-        stream = self._noting_key(randomness._counter_stream)
-        randomness._counter_stream = stream
+        system: Any = randomness.SystemBits
+        system._bytes = self._noting(system._bytes, self.system_words)
+        keyed: Any = randomness.KeyedBits
+        keyed.__init__ = self._noting_key(keyed.__init__)
         append = Ledger.append
 
         def counted(ledger: Ledger, charge: Any) -> None:
@@ -77,12 +77,12 @@ class Witness:
 
         return call
 
-    def _noting_key(self, stream: Callable[[bytes], Any]) -> Any:
+    def _noting_key(self, begin: Callable[[Any, bytes], None]) -> Any:
         """Note the key of every stream."""
 
-        def call(key: bytes) -> Any:
+        def call(bits: Any, key: bytes) -> None:
             self.stream_keys.append(_digest(key))
-            return stream(key)
+            begin(bits, key)
 
         return call
 

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
-from armijo._files import sync_folder, write_synced
+from armijo._files import NEW, sync_folder, write_synced
 from armijo.accounting.ledger import Ledger
 from armijo.data.sources import RowSource
 from armijo.errors import ArmijoError, LedgerError, RechargeWarning
@@ -83,9 +83,8 @@ class RunKey:
             "secret": key._secret.hex(),
             "made_for": key._made_for,
         }
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
-            write_synced(place, json.dumps(document).encode(), flags)
+            write_synced(place, json.dumps(document).encode(), NEW)
             sync_folder(place)
         except OSError as error:
             raise _failure("write", place, error, "Nothing was spent.") from error
