@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from armijo.accounting.ledger import Charge, Ledger, read_ledger, read_lines, seal
+from armijo.accounting.ledger import (
+    Charge,
+    Ledger,
+    MemoryLedger,
+    read_ledger,
+    read_lines,
+    seal,
+)
 from armijo.errors import LedgerError
 from tests.accounting.ledger_samples import (
     HEADER,
@@ -88,7 +95,7 @@ def test_a_changed_byte_anywhere_is_noticed(
         if new == data[place : place + 1]:
             continue
         with pytest.raises(LedgerError):
-            read_lines("", data[:place] + new + data[place + 1 :])
+            read_lines("", data[:place] + new + data[place + 1 :], MemoryLedger())
 
 
 @pytest.mark.parametrize("change", ["delete", "double", "swap", "empty"])
@@ -153,9 +160,14 @@ def test_a_damaged_header_is_refused(path: Path, header: bytes) -> None:
 GOOD = {"kind": "charge", "index": 5, "label": "", "mechanism": {}, "cost": [0.1, 0.1]}
 
 
+def chain_of(data: bytes) -> bytes:
+    read_lines("", data, ledger := MemoryLedger())
+    return ledger._chain
+
+
 def test_the_forged_line_below_would_be_fine_without_its_change(path: Path) -> None:
     data = b"".join(sample(path))
-    chain = read_lines("", data)[1].chain
+    chain = chain_of(data)
     path.write_bytes(data + seal(chain, json.dumps(GOOD).encode())[0] + b"\n")
     assert len(reopen(path).charges) == 6
 
@@ -185,7 +197,7 @@ def test_a_sealed_line_that_makes_no_sense_is_refused(
     path: Path, change: dict[str, object]
 ) -> None:
     data = b"".join(sample(path))
-    chain = read_lines("", data)[1].chain
+    chain = chain_of(data)
     payload = json.dumps({**GOOD, **change}).encode()
     path.write_bytes(data + seal(chain, payload)[0] + b"\n")
     refuse(path, "line 7 is out of place")
@@ -203,9 +215,9 @@ def test_no_bytes_make_the_reader_fail_otherwise(data: st.DataObject) -> None:
         content += line + b"\n"
     content = content[: data.draw(st.integers(0, len(content)))]
     try:
-        _, book, whole = read_lines("fuzz", content)
+        _, whole = read_lines("fuzz", content, book := MemoryLedger())
     except LedgerError:
         return
-    again = read_lines("fuzz", content[:whole])
-    assert again[1].charges == book.charges
-    assert again[2] == whole
+    again = MemoryLedger()
+    assert read_lines("fuzz", content[:whole], again)[1] == whole
+    assert again.charges == book.charges

@@ -119,7 +119,7 @@ def test_a_child_process_cannot_charge_nor_free_the_lock(path: Path) -> None:
         except LedgerError as error:
             ledger.close()
             del ledger
-            sys.exit("parent of this process" not in str(error))
+            sys.exit("a child of it" not in str(error))
         sys.exit(2)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
     sys.stdin.readline()

@@ -80,7 +80,7 @@ def _torn_lines_paid() -> None:
     def forgetful(self: Ledger, charge: Charge) -> None:
         if self.was_torn and not self._paid:
             self.was_torn = False
-            self._book.count(charge)
+            self._count(charge)
             return
         append(self, charge)
 

@@ -39,7 +39,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, NoReturn, Self
 
 from filelock import FileLock, Timeout
@@ -67,6 +67,7 @@ _CHAIN_DIGITS = 16
 _CHAIN_KEY = b',"chain":"'
 _CHAIN_BYTES = len(_CHAIN_KEY) + _CHAIN_DIGITS + len(b'"}')
 _SHA256 = re.compile("[0-9a-f]{64}")
+_SENSELESS = (ValueError, TypeError, ArithmeticError, RecursionError, ArmijoError)
 _UNIT_BITS = 1074  # every finite double is a whole multiple of 2**-1074
 
 
@@ -102,20 +103,16 @@ class Charge:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be written exactly or added up."""
-        if type(self.index) is not int or self.index < 0:
-            _validate.at_least(0, index=self.index)
-            object.__setattr__(self, "index", int(self.index))
-        if not isinstance(self.label, str):
-            raise ValueError(
-                f"Expected label to be a string, got {self.label!r}; name the access."
-            )
-        if not isinstance(self.key, str):
-            raise ValueError(f"Expected key to be a name, got {self.key!r}.")
-        if not isinstance(self.mechanism, Mapping):
-            raise ValueError(
-                f"Expected mechanism to be a mapping, got {self.mechanism!r}; give "
-                "its public description as a dictionary."
-            )
+        _validate.at_least(0, index=self.index)
+        object.__setattr__(self, "index", int(self.index))
+        for name, kind in (("label", str), ("key", str), ("mechanism", Mapping)):
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                word = "string" if kind is str else "mapping"
+                raise ValueError(
+                    f"Expected {name} to be a {word}, got {value!r}; give the public "
+                    "name or description."
+                )
         cost = self.cost
         if not isinstance(cost, tuple | list) or not cost:
             raise ValueError(
@@ -205,29 +202,112 @@ def _unseal(previous: bytes, line: bytes) -> tuple[bytes, bytes] | None:
     return (payload, chain) if sealed == line else None
 
 
-class _Book:
-    """Charges added up so far, and what is needed to write or check the next line."""
+class OneOwner:
+    """Base of what can be neither copied nor used in a forked child.
 
-    def __init__(self, chain: bytes = b"") -> None:
-        self.chain = self.head = chain  # of the last line, and of the last charge
-        self.charges: list[Charge] = []
-        self.closing: Closing | None = None
+    A copy, or the copy that a forked child inherits, would have the whole rest of the
+    budget to itself, and two such rests are more than was guaranteed.
+    """
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+
+    def refuse_in_child(self) -> None:
+        """Refuse to charge in another process than the one that made this object."""
+        if os.getpid() != self._process:
+            raise LedgerError(
+                f"This {type(self).__name__} belongs to process {self._process} and "
+                f"was asked to charge in process {os.getpid()}, a child of it; both "
+                "would spend the same budget. Nothing was spent by this request. Make "
+                "it in the process that charges."
+            )
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse copies and pickles."""
+        raise TypeError(
+            f"A {type(self).__name__} cannot be copied or pickled, since a copy would "
+            "spend the same budget again; make one for each run, with a budget of its "
+            "own."
+        )
+
+
+class MemoryLedger(OneOwner):
+    """A ledger that lasts as long as the process: same interface, no file.
+
+    Examples
+    --------
+    >>> ledger = MemoryLedger()
+    >>> ledger.append(Charge(ledger.next_index, "step 0", {}, (0.1, 0.2)))
+    >>> ledger.append(Charge(ledger.next_index, "step 1", {}, (0.2, 0.2)))
+    >>> ledger.spent
+    (0.30000000000000004, 0.4)
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._charges: list[Charge] = []
         self._units: list[int] = []
+        self._chain = self._head = b""  # of the last line, and of the last charge
+        self._closing: Closing | None = None
+        self._finished = False
+
+    @property
+    def charges(self) -> Sequence[Charge]:
+        """All charges in order, as a copy."""
+        return tuple(self._charges)
 
     @property
     def spent(self) -> tuple[float, ...]:
-        """Sum of the costs, exactly rounded: what ``math.fsum`` gives, but kept."""
+        """Costs added up per limit as ``math.fsum`` does; () before the first charge.
+
+        The sum is exactly rounded, hence the same however often a run was
+        interrupted and its ledger reopened. Reading it does not visit the charges.
+        """
         try:
             return tuple(units / (1 << _UNIT_BITS) for units in self._units)
         except OverflowError:
             return (math.inf,) * len(self._units)
 
-    def check(self, charge: Charge) -> None:
+    @property
+    def next_index(self) -> int:
+        """The index that the next charge must have."""
+        return len(self._charges)
+
+    @property
+    def head(self) -> str:
+        """The chained checksum of the last charge: the end of a very file."""
+        return self._head.decode("ascii")
+
+    def append(self, charge: Charge) -> None:
+        """Count a charge; raise before anything is counted if it cannot be one."""
+        self.refuse_in_child()
+        self._check(charge)
+        charge.payload()  # what works in memory must work with a file
+        self._count(charge)
+
+    def finish(self, digests: Mapping[str, str]) -> None:
+        """Say that the run ended, and what it left; no charge is taken after that.
+
+        Parameters
+        ----------
+        digests : mapping of str to str
+            SHA-256 of released files and parameters, by name.
+        """
+        self._closing = Closing(self.next_index, dict(digests))
+        self._finished = True
+
+    def _check(self, charge: Charge) -> None:
         """Refuse a charge that is out of turn or has another number of limits."""
-        if charge.index != len(self.charges):
+        if self._finished:
+            raise LedgerError(
+                "The ledger takes no charge: its run has ended and it was closed; "
+                "nothing was spent by this call. A further run on what is left of the "
+                "budget opens the ledger again, with the same settings."
+            )
+        if charge.index != self.next_index:
             raise LedgerError(
                 f"Charge {charge.label!r} has index {charge.index}, the ledger "
-                f"expects {len(self.charges)}; nothing was written or spent. Number "
+                f"expects {self.next_index}; nothing was written or spent. Number "
                 "charges by next_index, and do not share one ledger between runs."
             )
         width = len(self._units)
@@ -237,7 +317,7 @@ class _Book:
                 f"{charge.cost!r}; charge with the accountant that began the ledger."
             )
 
-    def count(self, charge: Charge) -> None:
+    def _count(self, charge: Charge) -> None:
         """Add a charge to the sums."""
         if not self._units:
             self._units = [0] * len(charge.cost)
@@ -245,67 +325,62 @@ class _Book:
             numerator, denominator = number.as_integer_ratio()
             shift = _UNIT_BITS + 1 - denominator.bit_length()
             self._units[place] += numerator << shift
-        self.charges.append(charge)
+        self._charges.append(charge)
 
-    def rewind(self, index: int) -> list[Charge]:
-        """Take the charges from an index on out of the sums, and return them."""
-        kept, later = self.charges[:index], self.charges[index:]
-        self.charges, self._units = [], []
-        for charge in kept:
-            self.count(charge)
-        return later
-
-    def replay(self, payload: bytes, chain: bytes) -> None:
+    def _replay(self, payload: bytes, chain: bytes) -> None:
         """Take in one sealed line, or raise ValueError where it cannot stand here."""
         record: dict[str, Any] = _DECODER.decode(payload.decode("ascii"))
         closing = None
         match record:
             case {"kind": "charge", **values}:
                 charge = Charge(**values)
-                self.check(charge)
-                self.count(charge)
-                self.head = chain
+                self._check(charge)
+                self._count(charge)
+                self._head = chain
             case {"kind": "closed", "charges": charges, "digests": digests}:
                 closing = Closing(charges, digests)
-                if closing.charges != len(self.charges):
+                if closing.charges != self.next_index:
                     raise ValueError(
                         f"a closing line that counts {closing.charges} charges after "
-                        f"{len(self.charges)}"
+                        f"{self.next_index}"
                     )
             case _:
                 raise ValueError("an unknown kind of line")
-        self.chain, self.closing = chain, closing
+        self._chain, self._closing = chain, closing
+
+    def close(self) -> None:
+        """Do nothing: there is no file."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
 
 
-def read_lines(path: str, data: bytes) -> tuple[dict[str, Any], _Book, int]:
-    """Check every line; return header, charges and how many bytes are whole lines.
+def read_lines(
+    path: str, data: bytes, ledger: MemoryLedger
+) -> tuple[dict[str, Any], int]:
+    """Count all lines into a ledger; return the header and how many bytes are whole.
 
     A last line without its newline is torn, unless its checksum is right. A crash
     leaves no other damage, so everything else is refused.
     """
-    *lines, tail = data.split(b"\n")
-    header, chain = _read_header(path, lines[0] if lines else tail, cut=not lines)
-    book, whole = _Book(chain), len(data)
-    for number, line in enumerate(lines[1:], start=2):
-        opened = _unseal(book.chain, line)
+    first, *lines = data.split(b"\n")
+    header, ledger._chain = _read_header(path, first, cut=not lines)
+    ledger._head = ledger._chain
+    for number, line in enumerate(lines, start=2):
+        opened = _unseal(ledger._chain, line)
+        if opened is None and number > len(lines):
+            _refuse_unless_torn(path, number, line)
+            return header, len(data) - len(line)
         if opened is None:
             _damaged(path, number, "does not follow from the line before it")
-        _replay(path, number, book, *opened)
-    if lines and tail:
-        number, opened = len(lines) + 1, _unseal(book.chain, tail)
-        if opened is not None:
-            _replay(path, number, book, *opened)
-        else:
-            _refuse_unless_torn(path, number, tail)
-            whole -= len(tail)
-    return header, book, whole
-
-
-def _replay(path: str, number: int, book: _Book, payload: bytes, chain: bytes) -> None:
-    try:
-        book.replay(payload, chain)
-    except (ValueError, TypeError, ArithmeticError, RecursionError, ArmijoError) as why:
-        _damaged(path, number, f"is out of place ({why})")
+        try:
+            ledger._replay(*opened)
+        except _SENSELESS as why:
+            _damaged(path, number, f"is out of place ({why})")
+    return header, len(data)
 
 
 def _refuse_unless_torn(path: str, number: int, line: bytes) -> None:
@@ -456,118 +531,16 @@ def read_ledger(path: str | os.PathLike[str]) -> LedgerView:
             os.close(fd)
     except OSError as error:
         raise _failure("read", name, error) from error
-    header, book, whole = read_lines(name, data)
-    head, torn = book.head.decode("ascii"), whole < len(data)
-    return LedgerView(header, tuple(book.charges), book.spent, torn, head, book.closing)
-
-
-class OneOwner:
-    """Base of what can be neither copied nor used in a forked child.
-
-    A copy, or the copy that a forked child inherits, would have the whole rest of the
-    budget to itself, and two such rests are more than was guaranteed.
-    """
-
-    def __init__(self) -> None:
-        self._process = os.getpid()
-
-    def refuse_in_child(self) -> None:
-        """Refuse to charge in another process than the one that made this object."""
-        if os.getpid() != self._process:
-            raise LedgerError(
-                f"This {type(self).__name__} belongs to process {self._process} and "
-                f"was asked to charge in process {os.getpid()}, a child of it; both "
-                "would spend the same budget. Nothing was spent by this request. Make "
-                "it in the process that charges."
-            )
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse copies and pickles."""
-        raise TypeError(
-            f"A {type(self).__name__} cannot be copied or pickled, since a copy would "
-            "spend the same budget again; make one for each run, with a budget of its "
-            "own."
-        )
-
-
-class MemoryLedger(OneOwner):
-    """A ledger that lasts as long as the process: same interface, no file.
-
-    Examples
-    --------
-    >>> ledger = MemoryLedger()
-    >>> ledger.append(Charge(ledger.next_index, "step 0", {}, (0.1, 0.2)))
-    >>> ledger.append(Charge(ledger.next_index, "step 1", {}, (0.2, 0.2)))
-    >>> ledger.spent
-    (0.30000000000000004, 0.4)
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._book = _Book()
-        self._finished = False
-
-    @property
-    def charges(self) -> Sequence[Charge]:
-        """All charges in order, as a copy."""
-        return tuple(self._book.charges)
-
-    @property
-    def spent(self) -> tuple[float, ...]:
-        """Costs added up per limit as ``math.fsum`` does; () before the first charge.
-
-        The sum is exactly rounded, hence the same however often a run was
-        interrupted and its ledger reopened. Reading it does not visit the charges.
-        """
-        return self._book.spent
-
-    @property
-    def next_index(self) -> int:
-        """The index that the next charge must have."""
-        return len(self._book.charges)
-
-    def append(self, charge: Charge) -> None:
-        """Count a charge; raise before anything is counted if it cannot be one."""
-        self.refuse_in_child()
-        self._refuse_finished()
-        self._book.check(charge)
-        charge.payload()  # what works in memory must work with a file
-        self._book.count(charge)
-
-    def finish(self, digests: Mapping[str, str]) -> None:
-        """Say that the run ended, and what it left; no charge is taken after that.
-
-        Parameters
-        ----------
-        digests : mapping of str to str
-            SHA-256 of released files and parameters, by name.
-        """
-        self._book.closing = Closing(self.next_index, dict(digests))
-        self._finished = True
-
-    def _refuse_finished(self) -> None:
-        if self._finished:
-            raise LedgerError(
-                "The ledger takes no charge: its run has ended and it was closed; "
-                "nothing was spent by this call. A further run on what is left of the "
-                "budget opens the ledger again, with the same settings."
-            )
-
-    def close(self) -> None:
-        """Do nothing: there is no file."""
-
-    def __enter__(self) -> Self:
-        """Return the ledger itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the ledger."""
-        self.close()
+    book = MemoryLedger()
+    header, whole = read_lines(name, data, book)
+    return LedgerView(
+        header,
+        tuple(book.charges),
+        book.spent,
+        whole < len(data),
+        book.head,
+        book._closing,
+    )
 
 
 class Ledger(MemoryLedger):
@@ -653,7 +626,7 @@ class Ledger(MemoryLedger):
         """Count what the file holds, and let it end with a whole line."""
         try:
             data = _read(self._fd)
-            stored, self._book, whole = read_lines(self.path, data)
+            stored, whole = read_lines(self.path, data, self)
             refuse_other_header(self.path, stored, header)
             if whole < len(data):
                 os.ftruncate(self._fd, whole)
@@ -667,11 +640,6 @@ class Ledger(MemoryLedger):
         except OSError as error:
             raise _failure("open", self.path, error) from error
         self.header: Mapping[str, object] = MappingProxyType(stored)
-
-    @property
-    def head(self) -> str:
-        """The chained checksum of the last charge: the end of this very file."""
-        return self._book.head.decode("ascii")
 
     def use_key(self, name: str) -> None:
         """Write the name of a run key into every charge from here on."""
@@ -687,7 +655,7 @@ class Ledger(MemoryLedger):
         LedgerError
             The file holds fewer charges, or one of them is not of the key in use.
         """
-        later = self._book.charges[index:]
+        kept, later = self._charges[:index], self._charges[index:]
         foreign = [one.index for one in later if not one.key or one.key != self._key]
         if index > self.next_index or foreign:
             raise LedgerError(
@@ -695,7 +663,9 @@ class Ledger(MemoryLedger):
                 f"{self.next_index}: later ones are missing or of another run "
                 f"({foreign[:1]}); nothing was spent."
             )
-        self._paid = deque(self._book.rewind(index))
+        self._paid, self._charges, self._units = deque(later), [], []
+        for charge in kept:
+            self._count(charge)
 
     def append(self, charge: Charge) -> None:
         """Write a charge and return once it is on disk; only then may data be read.
@@ -711,25 +681,23 @@ class Ledger(MemoryLedger):
             The line could not be written: nothing was spent by this call, and the
             object refuses further charges until the ledger is opened again.
         """
-        if os.getpid() != self._process:  # before the mutex, which may be held there
-            self._refuse("it belongs to the parent of this process")
+        self.refuse_in_child()  # before the mutex, which may be held there
         if self._key:
             charge = replace(charge, key=self._key)
         with self._mutex:
             payload = charge.payload()
             self._check_file()
-            self._refuse_finished()
-            self._book.check(charge)
+            self._check(charge)
             if self._paid:
                 self._refuse_another(payload)
-                self._book.count(self._paid.popleft())
+                self._count(self._paid.popleft())
                 return
             # Set before the write and lifted after it, so that an interrupt at any
             # instant in between leaves an object that refuses to go on.
             self._failed = "an earlier append did not finish"
             self._write_line(payload)
-            self._book.count(charge)
-            self._book.head, self._book.closing = self._book.chain, None
+            self._count(charge)
+            self._head, self._closing = self._chain, None
             self._failed = None
 
     def finish(self, digests: Mapping[str, str]) -> None:
@@ -742,23 +710,23 @@ class Ledger(MemoryLedger):
         """
         with self._mutex:
             while self._paid:
-                self._book.count(self._paid.popleft())
+                self._count(self._paid.popleft())
             closing = Closing(self.next_index, dict(digests))
-            if closing != self._book.closing:
+            if closing != self._closing:
                 self._check_file()
                 self._failed = "its closing line was not written"
                 self._write_line(closing.payload())
                 self._failed = None
-            self._book.closing, self._finished = closing, True
+            self._closing, self._finished = closing, True
 
     def _write_line(self, payload: bytes) -> None:
-        line, chain = seal(self._book.chain, payload)
+        line, chain = seal(self._chain, payload)
         try:
             write_all(self._fd, line + b"\n")
             os.fsync(self._fd)
         except OSError as error:
             raise _failure("write to", self.path, error) from error
-        self._book.chain = chain
+        self._chain = chain
         device, inode, size = self._identity
         self._identity = device, inode, size + len(line) + 1
 
