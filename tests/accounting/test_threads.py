@@ -83,18 +83,6 @@ def test_no_copy_has_the_budget_a_second_time(make, duplicate):
         duplicate(make())
 
 
-@pytest.mark.parametrize("make", [filtered, planned, counted])
-def test_an_unused_one_is_the_model_of_others(make):
-    model = make()
-    first, second = model.unused(), model.unused()
-    fit = drain(first, OFTEN)
-    assert drain(second, OFTEN) == drain(make(), OFTEN) == fit
-    assert model.n_charges == 0 and model.affords(OFTEN)
-    assert second.header() == model.header()
-    with pytest.raises(ValueError, match=f"got {fit} charges"):
-        first.unused()
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("make", [filtered, planned, counted])
@@ -104,12 +92,12 @@ def test_a_forked_child_is_refused_and_can_make_its_own(make):
     with watch._turns:
         child = os.fork()
         if child == 0:
-            _in_the_child(watch)
+            _in_the_child(watch, make)
     assert os.waitpid(child, 0)[1] == 0
     assert watch.charge(OFTEN) == 0
 
 
-def _in_the_child(watch):
+def _in_the_child(watch, make):
     """Try to charge; end the process whatever happens, or it would go on testing."""
     signal.alarm(30)  # one that waits for ever is ended, which is seen
     seen, code = [], 1
@@ -120,7 +108,6 @@ def _in_the_child(watch):
                 spend()
             except LedgerError as error:
                 seen.append("a child of it" in str(error))
-        own = watch.unused()
-        code = 0 if seen == [True, True] and own.charge(OFTEN) == 0 else 1
+        code = 0 if seen == [True, True] and make().charge(OFTEN) == 0 else 1
     finally:
         os._exit(code)

@@ -51,15 +51,14 @@ class Rare:
     claim = Claim(1.2, 0.01)
 
     def __init__(self):
-        budget = Budget(epsilon=self.claim.epsilon, delta=self.claim.delta)
-        schedule = [(self.plan.mechanism, self.sums)]
-        self.accountant = PlannedAccountant(budget, schedule)
+        self.budget = Budget(epsilon=self.claim.epsilon, delta=self.claim.delta)
+        self.schedule = [(self.plan.mechanism, self.sums)]
 
     def play(self, present, randomness):
         data = PrivateDataset(
             np.ones((int(present), 1)),
             n_rows=1,
-            accountant=self.accountant.unused(),
+            accountant=PlannedAccountant(self.budget, self.schedule),
             randomness=randomness,
         )
         batches = (data.open(self.plan) for _ in range(self.sums))

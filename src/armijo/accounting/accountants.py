@@ -9,11 +9,9 @@ one after the other.  :class:`PrivacyFilter` watches runs that decide while they
 more; :class:`PrivacyStatement` is what a run says in the end.
 """
 
-import json
-import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypedDict, Unpack
 
@@ -41,7 +39,12 @@ from armijo.accounting.ledger import (
     OneOwner,
     refuse_other_header,
 )
-from armijo.accounting.mechanisms import Mechanism, describe, parts
+from armijo.accounting.mechanisms import (
+    Mechanism,
+    describe,
+    description_key,
+    parts,
+)
 from armijo.errors import BudgetExceeded, LedgerError, UnchargedAccess
 
 SEEDED = "noise and batches were drawn from a seed, so whoever knows it knows them"
@@ -67,7 +70,7 @@ class Accountant(OneOwner, ABC):
     """Base of the filter, the planned and the reproduction accountant.
 
     It cannot be copied and refuses to charge in a forked child, which would have the
-    rest of the budget a second time; :meth:`unused` makes another one.
+    rest of the budget a second time.
 
     Parameters
     ----------
@@ -166,9 +169,9 @@ class Accountant(OneOwner, ABC):
     def _cost(self, mechanism: Mechanism) -> FloatArray:
         """Return the cost of one access against each limit."""
 
-    @abstractmethod
     def _fits(self, total: FloatArray) -> bool:
-        """Say whether running sums of ``total`` keep the guarantee."""
+        """Say whether running sums of ``total`` keep the guarantee: one limit does."""
+        return bool(np.any(total <= self._limits))
 
     def epsilon_spent(self) -> float:
         """Return epsilon times the used share of the (best) limit.
@@ -250,52 +253,22 @@ class Accountant(OneOwner, ABC):
                     f"Asked to charge batch {batch}, but the next batch to pay for is "
                     f"{index}; everything done on one batch is one charge, made once."
                 )
-            if not self._fits(self.spent + cost):
-                raise BudgetExceeded(self._refusal(mechanism, cost))
-            entry = Charge(
-                index=index,
-                label=label,
-                mechanism=self._descriptions[mechanism],
-                cost=tuple(cost.tolist()),
-            )
-            self.ledger.append(entry)
+            self._admit(mechanism)
+            described, costs = self._descriptions[mechanism], tuple(cost.tolist())
+            self.ledger.append(Charge(index, label, described, costs))
         return index
 
-    def unused(self) -> Self:
-        """Return an accountant of the same settings, for a run with its own budget.
-
-        Finding the cost of a plan again may take seconds.  Only one that has charged
-        nothing, and writes no file, can be the model of another.
-        """
-        paid = self.ledger.next_index
-        if paid or type(self.ledger) is not MemoryLedger:
-            raise ValueError(
-                f"Expected an accountant without charges and without a file, got "
-                f"{paid} charges in a {type(self.ledger).__name__}; make a "
-                "new one for another run."
+    def _admit(self, mechanism: Mechanism) -> None:
+        """Refuse what does not fit: say what was asked, what is left, what to do."""
+        total = self.spent + self.cost(mechanism)
+        if not self._fits(total):
+            share = np.min(total / self._limits)
+            raise BudgetExceeded(
+                f"Charge {self.n_charges} ({type(mechanism).__name__}) would bring the "
+                f"run to {share:.4g} times what epsilon {self.budget.epsilon:g} at "
+                f"delta {self.budget.delta:g} allows; stop here, add noise, or start "
+                "with a larger budget. Nothing was spent by this request."
             )
-        other = object.__new__(type(self))
-        kept = {
-            name: dict(value) if isinstance(value, dict) else value
-            for name, value in vars(self).items()
-        }
-        vars(other).update(
-            kept,
-            ledger=MemoryLedger(),
-            _turns=threading.RLock(),
-            _process=os.getpid(),
-        )
-        return other
-
-    def _refusal(self, mechanism: Mechanism, cost: FloatArray) -> str:
-        """Say what was asked, what is left and what to do."""
-        share = np.min((self.spent + cost) / self._limits)
-        return (
-            f"Charge {self.ledger.next_index} ({type(mechanism).__name__}) would bring "
-            f"the run to {share:.4g} times what epsilon {self.budget.epsilon:g} at "
-            f"delta {self.budget.delta:g} allows; stop here, add noise, or start with "
-            "a larger budget. Nothing was spent by this request."
-        )
 
     def attach(self, ledger: MemoryLedger) -> Self:
         """Go on in an opened ledger: count its charges, and write all further ones.
@@ -436,9 +409,9 @@ class PlannedAccountant(Accountant):
     def attach(self, ledger: MemoryLedger) -> Self:
         """Go on in an opened ledger, whose charges count by kind."""
         super().attach(ledger)
-        known = {_key(describe(kind)): kind for kind in self._allowed}
+        known = {description_key(describe(kind)): kind for kind in self._allowed}
         for entry in ledger.charges:
-            kind = known.get(_key(entry.mechanism))
+            kind = known.get(description_key(entry.mechanism))
             # What is not in the plan counts against every kind.
             for used in self._allowed if kind is None else (kind,):
                 self._used[used] += 1
@@ -466,29 +439,15 @@ class PlannedAccountant(Accountant):
             )
         return np.ones(1)
 
-    def _fits(self, total: FloatArray) -> bool:
-        return bool(total[0] <= self.limits[0])
-
-    def charge(
-        self, mechanism: Mechanism, *, label: str = "", batch: int | None = None
-    ) -> int:
-        """Tick off an access of the plan; see :meth:`Accountant.charge`."""
-        self.refuse_in_child()
-        with self._turns:
-            if not self.affords(mechanism):
-                raise BudgetExceeded(
-                    f"All {self._allowed[mechanism]} planned accesses of "
-                    f"{mechanism!r} are used; stop here. Nothing was spent by this "
-                    "request."
-                )
-            # First: an interrupt behind the durable write must not leave it uncounted.
-            self._used[mechanism] += 1
-            return super().charge(mechanism, label=label, batch=batch)
-
-
-def _key(description: Mapping[str, object]) -> str:
-    """Return a description as text that does not depend on the order of its keys."""
-    return json.dumps(description, sort_keys=True)
+    def _admit(self, mechanism: Mechanism) -> None:
+        if not self.affords(mechanism):
+            raise BudgetExceeded(
+                f"All {self._allowed[mechanism]} planned accesses of {mechanism!r} are "
+                "used; stop here. Nothing was spent by this request."
+            )
+        super()._admit(mechanism)
+        # First: an interrupt behind the durable write must not leave it uncounted.
+        self._used[mechanism] += 1
 
 
 class NonPrivateAccountant(Accountant):
@@ -511,9 +470,6 @@ class NonPrivateAccountant(Accountant):
 
     def _cost(self, mechanism: Mechanism) -> FloatArray:
         return np.ones(1)
-
-    def _fits(self, total: FloatArray) -> bool:
-        return bool(total[0] <= self.limits[0])
 
 
 @dataclass(frozen=True)

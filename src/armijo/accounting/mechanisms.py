@@ -15,9 +15,10 @@ so for every integer order a >= 2
     eps'(a) = log{1 + sum_{l=2}^a C(a,l) q^l (1-q)^{a-l} (e^{(l-1) eps(l)} - 1)}/(a-1)
 """
 
+import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -113,6 +114,11 @@ def describe(mechanism: object) -> dict[str, object]:
         raise TypeError(f"Expected a mechanism, got {mechanism!r}; give a dataclass.")
     settings = {f.name: _plain(getattr(mechanism, f.name)) for f in fields(mechanism)}
     return {"mechanism": type(mechanism).__name__, **settings}
+
+
+def description_key(description: Mapping[str, object]) -> str:
+    """Return a description as text that does not depend on the order of its keys."""
+    return json.dumps(description, sort_keys=True)
 
 
 def parts(mechanism: object) -> Iterator[Mechanism]:

@@ -147,9 +147,6 @@ class PaperAccountant(Accountant):
     def _cost(self, mechanism: Mechanism) -> FloatArray:
         return printed_cost(mechanism, self._orders)
 
-    def _fits(self, total: FloatArray) -> bool:
-        return bool(np.any(total <= self.limits))
-
 
 def printed_epsilon(step: Mechanism, steps: int, delta: float) -> float:
     """Return the published epsilon of ``steps`` equal steps: a label, no guarantee."""

@@ -94,9 +94,8 @@ class OneRelease(ABC):
     def _plan(self) -> BatchPlan:
         return BatchPlan(mechanisms=(self.mechanism,))
 
-    @cached_property
-    def _unused(self) -> Accountant:
-        """An accountant that nothing was charged to, to be copied: costly to make."""
+    def _accountant(self) -> Accountant:
+        """Return one that nothing was charged to."""
         schedule = [(self._plan.mechanism, 1)]
         return PlannedAccountant(self.budget, schedule, relation=self.relation)
 
@@ -104,7 +103,7 @@ class OneRelease(ABC):
         data = PrivateDataset(
             *rows,
             n_rows=n_rows,
-            accountant=self._unused.unused(),
+            accountant=self._accountant(),
             randomness=randomness,
         )
         return data.open(self._plan, label=self.name)
@@ -149,9 +148,11 @@ class SearchGame(OneRelease):
         return made(1 / noise)
 
     @cached_property
-    def _unused(self) -> PrivacyFilter:
-        order = order_for(self.budget, self.mechanism)
-        return PrivacyFilter(self.budget, order=order)
+    def _order(self) -> int:
+        return order_for(self.budget, self.mechanism)
+
+    def _accountant(self) -> Accountant:
+        return PrivacyFilter(self.budget, order=self._order)
 
     def play(self, present: bool, randomness: Randomness) -> FloatArray:
         """Search once; the answer is a vector with a one at the chosen candidate."""
@@ -426,9 +427,8 @@ class RunGame:
     def _start(self) -> Any:
         return self._method.init(torch.zeros(self.objective.size, dtype=torch.float64))
 
-    @cached_property
-    def _unused(self) -> Accountant:
-        """An accountant that nothing is charged to, to be copied: costly to make."""
+    def _accountant(self) -> Accountant:
+        """Return one that nothing was charged to."""
         relation = self.settings.relation or Neighboring.ADD_REMOVE
         return accountant_for(self._method, self._start, self.budget, relation=relation)
 
@@ -437,7 +437,7 @@ class RunGame:
         data = PrivateDataset(
             *self.tables[present],
             n_rows=self.n_rows,
-            accountant=self._unused.unused(),
+            accountant=self._accountant(),
             randomness=randomness,
         )
         most = self.most_batches

@@ -12,7 +12,7 @@ protected.)
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Self, TypeVar
 
 import numpy as np
@@ -209,12 +209,14 @@ class TunedSGD(Method[TunedState]):
         sgd = self._drawn(randomness.stream("perturbation"))
         scoring = BatchPlan(mechanisms=(self.score,))
         schedule = (*sgd.schedule(), (scoring.mechanism, 1))
-        unused = _unused_accountant(self.budget, schedule, randomness.deterministic)
+        accountant = PlannedAccountant(
+            self.budget, schedule, insecure_deterministic=randomness.deterministic
+        )
         source = rows.cached(
             "source", lambda: ArrayRows(rows.X, rows.y, on_lattice=rows.rounded)
         )
         data = PrivateDataset(
-            source, n_rows=n_rows, accountant=unused.unused(), randomness=randomness
+            source, n_rows=n_rows, accountant=accountant, randomness=randomness
         )
         first = sgd.init(start)
         run = minimize(objective, data, sgd, first, max_batches=self.steps)
@@ -236,14 +238,6 @@ class TunedSGD(Method[TunedState]):
             max_grad_norm=clip,
             noise_multiplier=self.noise_multiplier,
         )
-
-
-@lru_cache(maxsize=64)
-def _unused_accountant(
-    budget: Budget, plan: Schedule, deterministic: bool
-) -> PlannedAccountant:
-    """Return an accountant of one run, the model of others: its epsilon is costly."""
-    return PlannedAccountant(budget, plan, insecure_deterministic=deterministic)
 
 
 def _uniform(count: int, bits: BitSource) -> int:
