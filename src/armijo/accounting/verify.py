@@ -13,7 +13,6 @@ There is no signature: whoever rewrites every file consistently, with charges th
 cost what is claimed, is not seen (docs/ledger.md).
 """
 
-import json
 import math
 import os
 from collections import Counter
@@ -41,7 +40,7 @@ from armijo.accounting.independent_bounds import (
     renyi,
 )
 from armijo.accounting.ledger import Charge, LedgerView, read_ledger
-from armijo.accounting.mechanisms import KINDS
+from armijo.accounting.mechanisms import KINDS, description_key
 from armijo.errors import LedgerError
 
 Counted = Sequence[tuple[Described, int]]
@@ -65,12 +64,6 @@ class Recomputed:
     epsilon: float | None
     by: str
     unknown: tuple[str, ...] = ()
-
-    @property
-    def finite_epsilon(self) -> float | None:
-        """Epsilon as a number that JSON has."""
-        known = self.epsilon is not None and math.isfinite(self.epsilon)
-        return self.epsilon if known else None
 
 
 def rebuild(described: Described) -> Any:
@@ -109,12 +102,12 @@ def counted(described: Iterable[Described]) -> Counted:
     """Count equal charges together, whatever the order of their keys."""
     found: dict[str, tuple[Described, int]] = {}
     for one in described:
-        key = json.dumps(one, sort_keys=True)
+        key = description_key(one)
         found[key] = one, found.get(key, (one, 0))[1] + 1
     return tuple(found.values())
 
 
-def _filter_order(header: Mapping[str, Any]) -> tuple[float, float]:
+def _filter_order(header: Mapping[str, Any]) -> tuple[int, float]:
     """Return the order of a filter, and the delta that its limit stands for.
 
     Solved from ``limit = epsilon - log(1 - 1/a) + (log(delta) + log(a)) / (a - 1)``.
@@ -123,21 +116,16 @@ def _filter_order(header: Mapping[str, Any]) -> tuple[float, float]:
     if a < 2 or a != int(a):
         raise ValueError(f"the order is {a!r}")
     excess = limit - float(header["epsilon"]) + math.log1p(-1 / a)
-    return float(a), math.exp((a - 1) * excess - math.log(a))
+    return int(a), math.exp((a - 1) * excess - math.log(a))
 
 
 def recompute_filter(header: Mapping[str, Any], charges: Counted) -> Recomputed:
     """Return epsilon of an adaptive run at the order that was fixed beforehand."""
     order, delta = _filter_order(header)
-    events, by_renyi = _events(charges), RdpAccountant([int(order)])
-    if events is not None and all(map(by_renyi.supports, events)):
-        epsilon, by = _composed(by_renyi, events, charges, delta), "dp-accounting"
-    else:
-        at = np.array([order])
-        total = sum(count * float(renyi(one, at)[0]) for one, count in charges)
-        slack = math.log1p(-1 / order)
-        slack -= (math.log(delta) + math.log(order)) / (order - 1)
-        epsilon, by = max(total + slack, 0.0), SECOND
+    by, epsilon = "dp-accounting", _composed(RdpAccountant([order]), charges, delta)
+    if epsilon is None:
+        at = np.array([float(order)])
+        by, epsilon = SECOND, float(_second(charges, at, delta)[0])
     return Recomputed(epsilon, f"{by}, RDP at order {order:g}")
 
 
@@ -147,39 +135,37 @@ def recompute_planned(header: Mapping[str, Any], charges: Counted) -> Recomputed
     name = str(header["accountant"])
     if not charges:
         return Recomputed(0.0, "no charge")
-    events = _events(charges)
     if name == "planned-profile":
-        return _by_profile(charges, events, delta)
-    if events is not None and name == "planned-pld":
+        return _by_profile(charges, delta)
+    if name == "planned-pld":
         width = max(min(1e-4, claimed * 1e-4), 1e-7)
         by_loss = PLDAccountant(value_discretization_interval=width)
-        if all(map(by_loss.supports, events)):
-            return Recomputed(_composed(by_loss, events, charges, delta), _PLD)
+        epsilon = _composed(by_loss, charges, delta)
+        if epsilon is not None:
+            return Recomputed(epsilon, "dp-accounting, privacy loss distributions")
     orders = _orders(claimed, delta)
-    if events is not None and all(map(RdpAccountant(orders).supports, events)):
-        by_renyi = RdpAccountant(orders)
-        return Recomputed(
-            _composed(by_renyi, events, charges, delta), "dp-accounting, RDP"
-        )
-
-    def epsilon_at(a: Array) -> Array:
-        total = sum(count * renyi(one, a) for one, count in charges)
-        slack = np.log1p(-1 / a) - (math.log(delta) + np.log(a)) / (a - 1)
-        return np.maximum(total + slack, 0.0)
-
+    epsilon = _composed(RdpAccountant(orders), charges, delta)
+    if epsilon is not None:
+        return Recomputed(epsilon, "dp-accounting, RDP")
     coarse = np.array(orders, float)
-    at = int(np.argmin(epsilon_at(coarse)))
+    at = int(np.argmin(_second(charges, coarse, delta)))
     low, high = coarse[max(at - 1, 0)], coarse[min(at + 1, coarse.size - 1)]
     near = np.unique(np.rint(np.linspace(low, high, 32)))
-    return Recomputed(float(np.min(epsilon_at(near))), f"{SECOND}, RDP")
+    return Recomputed(float(np.min(_second(charges, near, delta))), f"{SECOND}, RDP")
 
 
-_PLD = "dp-accounting, privacy loss distributions"
+def _second(charges: Counted, a: Array, delta: float) -> Array:
+    """Return epsilon at each order by the second implementation."""
+    total = sum(count * renyi(one, a) for one, count in charges)
+    slack = np.log1p(-1 / a) - (math.log(delta) + np.log(a)) / (a - 1)
+    return np.maximum(total + slack, 0.0)
 
 
-def _composed(
-    accountant: Any, events: Sequence[dpa.DpEvent], charges: Counted, delta: float
-) -> float:
+def _composed(accountant: Any, charges: Counted, delta: float) -> float | None:
+    """Return epsilon by dp-accounting, None where it does not know a charge."""
+    events = _events(charges)
+    if events is None or not all(map(accountant.supports, events)):
+        return None
     for event, (_, count) in zip(events, charges, strict=True):
         accountant.compose(event, count)
     return float(accountant.get_epsilon(delta))
@@ -202,19 +188,16 @@ def _orders(epsilon: float, delta: float) -> list[int]:
     return [int(order) for order in np.unique(grid)]
 
 
-def _by_profile(
-    charges: Counted, events: list[dpa.DpEvent] | None, delta: float
-) -> Recomputed:
+def _by_profile(charges: Counted, delta: float) -> Recomputed:
     """Return epsilon of Gaussians on all rows, or of one release with a profile."""
-    kinds = dpa.GaussianDpEvent
-    if events is not None and all(isinstance(event, kinds) for event in events):
+    events = _events(charges)
+    if events and all(isinstance(event, dpa.GaussianDpEvent) for event in events):
         precision = math.fsum(
             count / event.noise_multiplier**2
             for event, (_, count) in zip(events, charges, strict=True)
         )
-        sigma = 1 / math.sqrt(precision)
-        epsilon = float(dpa.get_epsilon_gaussian(sigma, delta))
-        return Recomputed(epsilon, "dp-accounting, exact Gaussian")
+        epsilon = dpa.get_epsilon_gaussian(1 / math.sqrt(precision), delta)
+        return Recomputed(float(epsilon), "dp-accounting, exact Gaussian")
     (described, count), *more = charges
     if more or count != 1:
         raise ValueError("a profile covers one release, and there are more")
@@ -308,7 +291,8 @@ class Verification:
     def to_dict(self) -> dict[str, object]:
         """Return one JSON object."""
         header = {} if self.view is None else self.view.header
-        found = self.recomputed
+        found = self.recomputed or Recomputed(None, "")
+        known = found.epsilon is not None and math.isfinite(found.epsilon)
         return {
             "verified": self.verified,
             "state": self.state,
@@ -319,9 +303,9 @@ class Verification:
             "relation": header.get("relation"),
             "guarantee": header.get("guarantee"),
             "charges": None if self.view is None else len(self.view.charges),
-            "epsilon_recomputed": None if found is None else found.finite_epsilon,
-            "recomputed_by": None if found is None else found.by,
-            "not_recomputed": [] if found is None else list(found.unknown),
+            "epsilon_recomputed": found.epsilon if known else None,
+            "recomputed_by": found.by or None,
+            "not_recomputed": list(found.unknown),
             "tolerance": TOLERANCE,
             "faults": [{"file": one.file, "fault": one.what} for one in self.faults],
         }
@@ -404,18 +388,19 @@ class _Checks:
         plan = [(one, int(count)) for one, count in self._header["plan"]]
         allowed: Counter[str] = Counter()
         for one, count in plan:
-            allowed[_key(one)] += count
-        if self._header["limits"] != [float(sum(allowed.values()))]:
+            allowed[description_key(one)] += count
+        whole = sum(allowed.values())
+        if self._header["limits"] != [float(whole)]:
             self.faults.append(
-                f"expected the plan's {sum(allowed.values())} accesses as the limit, "
-                f"found {self._header['limits']}"
+                f"expected the plan's {whole} accesses as the limit, found "
+                f"{self._header['limits']}"
             )
         made = counted(one.mechanism for one in self._view.charges)
         for one, count in made:
-            if count > allowed[_key(one)]:
+            if count > allowed[description_key(one)]:
                 self.faults.append(
-                    f"expected at most {allowed[_key(one)]} charges of "
-                    f"{_key(one):.120}, as planned, found {count}"
+                    f"expected at most {allowed[description_key(one)]} charges of "
+                    f"{description_key(one):.120}, as planned, found {count}"
                 )
         for charge in self._view.charges:
             if charge.cost != (1.0,):
@@ -423,10 +408,10 @@ class _Checks:
                     f"expected cost 1 of the planned charge {charge.index}, found "
                     f"{charge.cost}"
                 )
-        self._recompute(lambda: recompute_planned(self._header, made))
-        if sum(allowed.values()) != len(self._view.charges) and self._known():
-            whole = recompute_planned(self._header, plan)
-            self._check_epsilon("the plan costs", whole.epsilon)
+        self._recompute(recompute_planned, made)
+        if whole != len(self._view.charges) and self._known():
+            epsilon = recompute_planned(self._header, plan).epsilon
+            self._check_epsilon("the plan costs", epsilon)
 
     def _check_filter(self) -> None:
         order, delta = _filter_order(self._header)
@@ -441,15 +426,15 @@ class _Checks:
             self.recomputed = Recomputed(None, "nothing", ("orders that large",))
             return
         made = counted(one.mechanism for one in self._view.charges)
-        self._recompute(lambda: recompute_filter(self._header, made))
+        self._recompute(recompute_filter, made)
         if self._known():
-            self._check_costs(np.array([order]))
+            self._check_costs(np.array([float(order)]))
 
     def _check_costs(self, orders: Any) -> None:
         """Compare the recorded cost of each charge with that of its mechanism."""
         known: dict[str, Any] = {}
         for charge in self._view.charges:
-            key = _key(charge.mechanism)
+            key = description_key(charge.mechanism)
             if key not in known:
                 known[key] = renyi(charge.mechanism, orders)
             if not _close(charge, known[key]):
@@ -459,9 +444,9 @@ class _Checks:
                 )
                 return
 
-    def _recompute(self, work: Callable[[], Recomputed]) -> None:
+    def _recompute(self, by: Callable[..., Recomputed], made: Counted) -> None:
         try:
-            self.recomputed = work()
+            self.recomputed = by(self._header, made)
         except NotKnown as error:
             self.recomputed = Recomputed(None, "nothing", (str(error),))
 
@@ -488,10 +473,6 @@ def _is_sampled(described: Any) -> bool:
         and described.get("sampling_prob") != 1
     )
     return own or any(map(_is_sampled, described.values()))
-
-
-def _key(described: Mapping[str, Any]) -> str:
-    return json.dumps(described, sort_keys=True)
 
 
 def _close(charge: Charge, expected: Any) -> bool:
