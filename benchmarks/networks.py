@@ -32,6 +32,7 @@ from armijo.accounting.budget import Budget
 from armijo.accounting.mechanisms import Gaussian
 from armijo.data.gate import BatchPlan, PrivateDataset
 from armijo.data.sources import TensorRows
+from armijo.methods import BLSGD
 from armijo.methods.base import Problem, StepRecord, minimize
 from armijo.objectives.ghost import (
     Batch,
@@ -46,7 +47,6 @@ from armijo.objectives.ghost.grads import OuterProduct, PerExampleGrad
 from armijo.objectives.ghost.params import views
 from armijo.objectives.ghost.strategy import strategy_for
 from armijo.objectives.module import ModuleObjective
-from armijo.registry import network_method
 from benchmarks import Row, at_most, times_faster, under
 from benchmarks._network_peers import (
     CLIP,
@@ -182,8 +182,8 @@ def training(name: str) -> Iterator[tuple[object, StepRecord]]:
     labels = torch.randint(10, (BATCHES * batch,))
     rows = torch.rand(10, *shape)[labels] + 0.3 * torch.randn(len(labels), *shape)
     budget = Budget(epsilon=3.0, delta=1e-5)
-    method = network_method("blsgd", sampling_prob=1 / BATCHES, steps=STEPS)
-    method = method.calibrate(budget, Problem())
+    method = BLSGD(sampling_prob=1 / BATCHES, expected_steps=STEPS)
+    method = method.calibrate(budget, Problem(n_rows=len(rows)))
     # The filter proves less for the same noise than the plan that the noise is for.
     accountant = PrivacyFilter(Budget(epsilon=1e6, delta=1e-5))
     data = PrivateDataset(

@@ -19,8 +19,7 @@ import torch
 from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.budget import Budget
 from armijo.data.gate import PrivateDataset
-from armijo.methods import BLSGD
-from armijo.methods.armijo_search import ArmijoSearch
+from armijo.methods import BLSGD, Problem
 from armijo.objectives import LinearObjective
 from benchmarks import Row, at_most, times_faster, under
 from benchmarks._timing import clock, in_turns
@@ -67,10 +66,13 @@ def private_step(X: np.ndarray, y: np.ndarray) -> Callable[[], object]:
     objective = LinearObjective(
         loss="logistic", n_features=COLUMNS, fit_intercept=False
     )
-    search = ArmijoSearch(slope=0.999, max_tries=20, form="difference")
     method = BLSGD(
-        gradient_rho=1e-4, search_epsilon=0.5, search=search, sampling_prob=RATE
-    )
+        gradient_rho=1e-4,
+        search_epsilon=0.5,
+        slope=0.999,
+        search_form="difference",
+        sampling_prob=RATE,
+    ).completed(Problem(objective=objective))
     state = method.init(torch.zeros(objective.size, dtype=torch.float64))
 
     def step() -> object:

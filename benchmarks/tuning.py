@@ -45,10 +45,11 @@ torch.manual_seed(0)
 images, labels = torch.rand(60_000, 1, 28, 28), torch.randint(0, 10, (60_000,))
 loss = torch.nn.CrossEntropyLoss(reduction="none")
 budget = armijo.Budget(epsilon=3.0, delta=1e-5)
-options = {"step_size": 1.0} if method == "sgd" else {}
+if method == "sgd":
+    method = armijo.DPSGD(step_size=1.0)
 begun = clock()
 armijo.train(models.cnn_small(), loss, (images, labels), budget,
-             method=method, options=options, sampling_prob=0.01, steps=100)
+             method=method, sampling_prob=0.01, steps=100)
 print(clock() - begun)
 """
 

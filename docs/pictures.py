@@ -7,7 +7,7 @@ import matplotlib
 import numpy as np
 import torch
 
-from armijo import Budget, solve
+from armijo import BLSGD, Budget, solve
 from armijo.cli._census import generated_census
 from armijo.data.query import Rows
 from armijo.objectives import LinearObjective
@@ -74,9 +74,8 @@ def run_picture(path: Path) -> None:
     found = solve(
         data.X,
         2.0 * data.y - 1.0,
-        method="blsgd",
+        method=BLSGD(expected_steps=60),
         budget=Budget(epsilon=1.0, delta=1e-6),
-        options={"expected_steps": 60, "search_form": "loss"},
         n_rows=len(data.y),
         seed=3,
     )

@@ -25,9 +25,9 @@ import torch
 
 from armijo.accounting.ledger import read_ledger
 from armijo.estimators import solve
-from armijo.registry import NETWORK_METHODS
+from armijo.registry import make_method
 from tests.methods.test_contract import BUDGET, NAMES, ROWS, options_of, rows_of
-from tests.networks.network_doubles import flat, network, prepared
+from tests.networks.network_doubles import SAMPLED, flat, network, prepared
 
 PATH = Path(__file__).with_name("golden.json")
 LOSSES = ("logistic", "hinge", "huber", "softmax")
@@ -78,11 +78,10 @@ def _linear(name: str, loss: str, ledger: Path) -> dict[str, str]:
     found = solve(
         X,
         y,
-        method=name,
+        method=make_method(name, options_of(name)),
         budget=BUDGET,
         loss=loss,
         n_classes=3 if loss == "softmax" else 2,
-        options=options_of(name),
         n_rows=ROWS,
         seed=SEED,
         ledger=ledger,
@@ -110,7 +109,7 @@ def entries() -> Iterator[tuple[str, dict[str, str]]]:
                     except ValueError as refusal:
                         found = {"refused": type(refusal).__name__}
                     yield f"{name} {loss}", found
-            for name in NETWORK_METHODS:
+            for name in SAMPLED:
                 yield f"network {name}", _network(name, Path(folder, f"n-{name}"))
     finally:
         torch.set_num_threads(threads)

@@ -24,8 +24,8 @@ from .methods.line_search import BLGD as BLGD
 from .methods.line_search import BLSGD as BLSGD
 from .methods.sgd import DPSGD as DPSGD
 from .methods.sgd import DPAdam as DPAdam
-from .networks.inputs import blank_rows as blank_rows
 from .networks.train import Trainer as Trainer
+from .networks.train import blank_rows as blank_rows
 from .networks.train import train as train
 
 __version__: str

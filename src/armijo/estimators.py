@@ -626,7 +626,6 @@ def solve(
     epsilon: float | None = None,
     delta: float | None = None,
     loss: str | Loss = "logistic",
-    options: Mapping[str, Any] | None = None,
     n_rows: int | None = None,
     n_classes: int = 2,
     l2: float = 1e-3,
@@ -653,8 +652,6 @@ def solve(
     loss : {"logistic", "hinge", "huber", "softmax"} or Loss
         A method that needs a smooth loss gets "huber" for "hinge".  An object of
         :class:`armijo.objectives.losses.Loss` is any other loss of a margin.
-    options : mapping or None
-        Parameters of the method.
     n_rows : int or None
         The public number of rows; None takes the number found and promises under the
         zero-out relation.
@@ -680,7 +677,7 @@ def solve(
     """
     budget = as_budget(budget, epsilon=epsilon, delta=delta)
     known = None if n_rows is None else _validate.row_count(n_rows)
-    chosen = make_method(method, options)
+    chosen = make_method(method)
     if loss == SOFTMAX:
         y = positions(np.asarray(y), np.arange(n_classes))
     else:

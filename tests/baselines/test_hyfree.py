@@ -88,8 +88,13 @@ def run(method, model, *, steps, seed=None, data=None):
     return list(minimize(model, private, method, state, max_batches=steps))
 
 
+def hyfree(**settings):
+    """Return the method with what is usual for linear models."""
+    return HyFree(**settings).completed(Problem(objective=objective()))
+
+
 def quiet(**settings):
-    return HyFree(**settings, noise_multiplier=0.0)
+    return hyfree(**settings, noise_multiplier=0.0)
 
 
 class PlainHyFree:
@@ -218,7 +223,7 @@ class TestFit:
     size = 100.0
 
     def after(self, losses, noise=0.0, **settings):
-        own = HyFree(variant="sgd", step_size=0.5, **settings)
+        own = hyfree(variant="sgd", step_size=0.5, **settings)
         method = replace(own, noise_multiplier=noise)
         batch = Answers([1.0, 0.0, 0.0, 0.0], np.array(losses) * self.size)
         state = method.init(torch.zeros(4, dtype=torch.float64))
@@ -257,7 +262,7 @@ class TestFit:
         assert literal[1].step_size != 0.5
 
     def test_the_public_penalty_joins_the_fit(self):
-        method = HyFree(variant="sgd", step_size=0.5, noise_multiplier=0.0)
+        method = hyfree(variant="sgd", step_size=0.5, noise_multiplier=0.0)
         batch = Answers([100.0, 0.0, 0.0, 0.0], [90.0, 60.0, 50.0])
         state = method.init(torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64))
         _, record = method.step(batch, objective(l2=0.4), state)
@@ -298,7 +303,7 @@ def test_the_plan_fits_and_uses_the_budget(sampling_prob, epsilon, every):
 
 
 def test_the_two_kinds_of_batches_stand_in_their_order():
-    method = HyFree(steps=12, reset_every=5, noise_multiplier=3.0)
+    method = hyfree(steps=12, reset_every=5, noise_multiplier=3.0)
     parts = [
         (getattr(kind.inner, "mechanisms", (kind.inner,)), count)
         for kind, count in method.schedule()
@@ -312,7 +317,7 @@ def test_the_two_kinds_of_batches_stand_in_their_order():
         (both, 1),
         (gradient, 1),
     ]
-    ones = HyFree(steps=12, reset_every=1, noise_multiplier=3.0).schedule()
+    ones = hyfree(steps=12, reset_every=1, noise_multiplier=3.0).schedule()
     assert [count for _, count in ones] == [12]
 
 
@@ -326,7 +331,7 @@ def test_a_whole_run_keeps_its_plan(shape):
     if shape == "nan":
         X[::3] = np.nan
     # Noise that is enough for the budget, found beforehand.
-    method = HyFree(steps=7, reset_every=3, sampling_prob=0.2, noise_multiplier=4.0)
+    method = hyfree(steps=7, reset_every=3, sampling_prob=0.2, noise_multiplier=4.0)
     accountant = PlannedAccountant(
         BUDGET, method.schedule(), insecure_deterministic=True
     )
@@ -413,11 +418,11 @@ def test_normalized_gradients_of_every_loss(loss):
 def test_the_first_step_is_the_optimizers():
     w = torch.zeros(2, dtype=torch.float64)
     starts = {
-        variant: HyFree(variant=variant).init(w).step_size
+        variant: hyfree(variant=variant).init(w).step_size
         for variant in ("adam", "sgd")
     }
     assert starts == {"adam": 0.1, "sgd": 1.0}
-    assert HyFree(step_size=1e-4).init(w).step_size == 1e-4
+    assert hyfree(step_size=1e-4).init(w).step_size == 1e-4
 
 
 def test_one_step_is_paid_and_delivered():

@@ -17,6 +17,7 @@ from armijo.accounting.ledger import OWN_KEYS, Ledger, read_ledger, seal
 from armijo.cli.fit import fit_table
 from armijo.errors import LedgerError
 from armijo.estimators import solve
+from armijo.methods import DPSGD
 from armijo.report.verify import verify_run
 from tests.cli.small import Small, stop_after
 from tests.networks.network_doubles import network, prepared
@@ -65,7 +66,7 @@ def bare(tmp_path_factory) -> Path:
     X = draw.normal(size=(200, 3))
     y = np.where(X[:, 0] > 0, 1.0, -1.0)
     budget = Budget(epsilon=1.0, delta=1e-5)
-    solve(X, y, method="sgd", budget=budget, options={"steps": 5}, ledger=path)
+    solve(X, y, method=DPSGD(steps=5), budget=budget, ledger=path)
     return path
 
 

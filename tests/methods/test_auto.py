@@ -273,8 +273,8 @@ class TestRun:
 
     def test_without_a_search_the_step_stays(self):
         X, y = table(n=4000)
-        options = {"search_share": 0.0, "first_step": 3.0}
-        found = solve(X, y, method="auto", budget=BUDGET, options=options, seed=3)
+        method = Auto(search_share=0.0, first_step=3.0)
+        found = solve(X, y, method=method, budget=BUDGET, seed=3)
         sizes = {record.step_size for record in found.records if record.step_size}
         assert sizes == {3.0}
         assert found.objective_evaluations == 0

@@ -12,7 +12,8 @@ from armijo.accounting.above_threshold import AboveThreshold
 from armijo.accounting.mechanisms import Gaussian
 from armijo.data.gate import PrivateBatch
 from armijo.data.query import BoundedQuery, Rows
-from armijo.methods import BLGD
+from armijo.methods import BLGD, Problem
+from armijo.objectives import LinearObjective
 from armijo.randomness import Randomness
 
 RHO, EPSILON, GROWTH = 0.02, 0.2, 0.3
@@ -60,7 +61,9 @@ class FlatObjective:
 
 
 def method_of(**settings):
-    return BLGD(**{"gradient_rho": RHO, "search_epsilon": EPSILON, **settings})
+    method = BLGD(**{"gradient_rho": RHO, "search_epsilon": EPSILON, **settings})
+    objective = LinearObjective(loss="logistic", n_features=2)
+    return method.completed(Problem(objective=objective))
 
 
 def feed(method, state, script, *, batch_size=1.0, objective=None):

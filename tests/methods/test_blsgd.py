@@ -18,10 +18,14 @@ from armijo.accounting.above_threshold import AboveThreshold
 from armijo.accounting.mechanisms import Composed, Gaussian, Subsampled
 from armijo.data.query import BoundedQuery
 from armijo.methods import BLSGD
-from armijo.methods.armijo_search import ArmijoSearch
+from armijo.methods.base import Problem
+from armijo.objectives import LinearObjective
 
 RHO, EPSILON = 0.02, 0.2
 FAIL = None
+
+
+LINEAR_MODEL = Problem(objective=LinearObjective(loss="logistic", n_features=2))
 
 
 class ScriptedBatch:
@@ -73,7 +77,7 @@ class Run:
 
     def __init__(self, *, batch_size=1.0, state=None, **settings):
         settings = {"gradient_rho": RHO, "search_epsilon": EPSILON, **settings}
-        self.method = BLSGD(**settings)
+        self.method = BLSGD(**settings).completed(LINEAR_MODEL)
         self.state = self.method.init(torch.zeros(2, dtype=torch.float64))
         self.state = replace(self.state, **(state or {}))
         self.batch_size = batch_size
@@ -122,9 +126,7 @@ class TestMove:
         assert plan.mechanism == Subsampled(Composed(plan.mechanisms), 0.1)
 
     def test_fallback_never_waits(self):
-        run = Run(search=ArmijoSearch(fallback=True, max_tries=2)).feed(
-            [1.0, 0.0], FAIL
-        )
+        run = Run(adapt="never", fallback=True, max_tries=2).feed([1.0, 0.0], FAIL)
         assert run.state.pending is None
         assert run.state.w[0].item() == pytest.approx(-2.0 * 0.8**2)
 

@@ -50,10 +50,9 @@ def run(name, *, X=None, y=None, budget=BUDGET, loss="logistic", seed=0, **more)
     return solve(
         X,
         y,
-        method=name,
+        method=make_method(name, {**options_of(name), **more.pop("options", {})}),
         budget=budget,
         loss=loss,
-        options={**options_of(name), **more.pop("options", {})},
         n_rows=more.pop("n_rows", ROWS),
         seed=seed,
         **more,

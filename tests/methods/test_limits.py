@@ -17,8 +17,7 @@ from armijo.accounting.accountants import Accountant, PrivacyFilter
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.data.gate import PrivateDataset
 from armijo.errors import BudgetExceeded
-from armijo.methods import BLGD, BLSGD, minimize
-from armijo.methods.armijo_search import ArmijoSearch
+from armijo.methods import BLGD, BLSGD, Problem, minimize
 from armijo.objectives import LinearObjective
 from armijo.randomness import Randomness
 from tests.data.lattice_doubles import on_lattice
@@ -143,8 +142,14 @@ def run_plain(loss, *, l2, intercept, sampling_prob, batches):
     return path, descent.tries
 
 
+def complete(kind, **settings):
+    objective = LinearObjective(loss="logistic", n_features=2)
+    return kind(**settings).completed(Problem(objective=objective))
+
+
 def noiseless(kind, **settings):
-    return kind(
+    return complete(
+        kind,
         gradient_rho=math.inf,
         search_epsilon=math.inf,
         max_grad_norm=HUGE,
@@ -188,7 +193,8 @@ class TestNoiseOff:
         method = noiseless(
             BLSGD,
             sampling_prob=sampling_prob,
-            search=ArmijoSearch(kind=kind, form=form),
+            search=kind,
+            search_form=form,
         )
         model = {"l2": 0.01, "intercept": True}
         randomness = Randomness(seed=seed, insecure_deterministic=True)
@@ -227,7 +233,8 @@ class TestNoiseOff:
         assert late == pytest.approx(15 / 16, abs=0.01)  # what the docs promise
 
     def test_a_clip_that_binds_leaves_the_path(self, loss):
-        method = BLSGD(
+        method = complete(
+            BLSGD,
             gradient_rho=math.inf,
             search_epsilon=math.inf,
             sampling_prob=1.0,
@@ -255,7 +262,8 @@ def test_a_filter_refuses_a_run_without_noise(kind):
 def test_small_noise_is_close_to_none():
     """The lattice path: integers, exact noise of tiny scale, clips that do not bind."""
     steps = 6
-    method = BLSGD(
+    method = complete(
+        BLSGD,
         gradient_rho=1e8,
         search_epsilon=1e6,
         sampling_prob=1.0,

@@ -24,6 +24,9 @@ ROWS, FEATURES = 80, 3
 PROBLEMS = ("logistic", "hinge", "softmax")
 
 
+LINEAR_MODEL = Problem(objective=LinearObjective(loss="logistic", n_features=2))
+
+
 def rows_of(loss, rows=ROWS):
     rng = np.random.default_rng(3)
     X = rng.normal(size=(rows, FEATURES))
@@ -54,7 +57,7 @@ def method_of(name, **settings):
 
 
 def calibrated(name, budget, **options):
-    return make_method(name, options).calibrate(budget, Problem())
+    return make_method(name, options).calibrate(budget, LINEAR_MODEL)
 
 
 def train(name, loss, *, max_batches=25, data=None, **settings):

@@ -22,13 +22,14 @@ from tests.networks.network_doubles import flat, network, prepared
 CALIBRATED = {"noise_multiplier", "gradient_rho", "search_epsilon"}
 
 
-@pytest.mark.parametrize("name", ["sgd", "blsgd-ac", "objpert", "majority", "auto"])
+@pytest.mark.parametrize("name", ["sgd", "blsgd-ac", "hyfree", "majority", "auto"])
 def test_solve_takes_objects(name):
     X, y = rows_of()
-    given = {"budget": BUDGET, "n_rows": ROWS, "seed": 3}
-    by_name = solve(X, y, method=name, options=options_of(name), **given)
-    method = make_method(name, options_of(name))
-    assert solve(X, y, method=method, **given).w.tolist() == by_name.w.tolist()
+    given = {"budget": BUDGET, "n_rows": ROWS, "seed": 3, "max_batches": 100}
+    by_name = solve(X, y, method=name, **given)
+    entry = LINEAR[name]
+    found = solve(X, y, method=entry.kind(**entry.defaults), **given)
+    assert found.w.tolist() == by_name.w.tolist()
 
 
 def test_estimators_take_objects():
@@ -41,15 +42,21 @@ def test_estimators_take_objects():
         make_method(DPSGD(), {"sampling_prob": 0.2})
 
 
-def test_networks_take_objects():
+@pytest.mark.parametrize("name", NETWORK)
+def test_networks_take_objects(name):
     by_name, by_object = network(), network()
-    prepared(by_name, method="sgd", seed=3, steps=4, sampling_prob=0.5).run()
-    method = DPSGD(steps=4, sampling_prob=0.5)
-    prepared(by_object, method=method, seed=3, steps=None, sampling_prob=None).run()
+    given = {"seed": 3, "steps": None, "sampling_prob": None}
+    prepared(by_name, method=name, **given).run()
+    entry = NETWORK[name]
+    prepared(by_object, method=entry.kind(**entry.defaults), **given).run()
     assert flat(by_object).tolist() == flat(by_name).tolist()
 
 
 GENERAL = {"blsgd", "blsgd-ac", "blgd", "agd", "sgd", "adam", "hyfree"}
+
+
+def test_what_needs_no_linear_model_has_its_name_for_networks():
+    assert set(NETWORK) == {*GENERAL, "auto", "nonprivate"}
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - GENERAL))
@@ -72,7 +79,6 @@ FREE = {
 def test_a_method_of_any_objective_needs_nothing_more_for_networks(kind):
     """A network of one layer is a linear model: the same steps without noise."""
     X, y = rows_of()
-    method = kind.from_options(FREE[kind])
     layer = torch.nn.Linear(X.shape[1], 1, dtype=torch.float64)
     table = LinearObjective(loss="logistic", n_features=X.shape[1], l2=0.01)
     module = ModuleObjective(
@@ -80,6 +86,7 @@ def test_a_method_of_any_objective_needs_nothing_more_for_networks(kind):
         lambda scores, labels: torch.nn.functional.softplus(-labels * scores[:, 0]),
         l2=0.01,
     )
+    method = kind(**FREE[kind]).completed(Problem(objective=table))
     tensors = TensorRows(torch.from_numpy(X), torch.from_numpy(y))
     ends = []
     for objective, rows in ((table, (X, y)), (module, (tensors,))):
@@ -115,7 +122,7 @@ class TestEveryMethod:
         solved |= CALIBRATED & vars(found).keys()
         assert all(getattr(found, one) is not None for one in solved)
         assert not solved & (LINEAR[name].options - CALIBRATED)
-        for option in LINEAR[name].options - solved - method.nested.keys():
+        for option in LINEAR[name].options - solved:
             if getattr(method, option) is not None and option != "steps":
                 assert getattr(found, option) == getattr(method, option)
 

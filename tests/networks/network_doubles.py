@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 from armijo import Trainer
 from armijo.accounting.budget import Budget
 from armijo.methods.base import Method, Problem
-from armijo.registry import network_method
+from armijo.registry import NETWORK, make_method, network_method
 
 BUDGET = Budget(epsilon=2.0, delta=1e-5)
 ROWS, FEATURES, CLASSES = 40, 4, 3
@@ -44,6 +44,10 @@ def flat(module: nn.Module) -> Tensor:
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
 
 
+SAMPLED = ("auto", "blsgd", "sgd", "adam", "hyfree", "nonprivate")
+"""The methods for networks that sample batches, each once."""
+
+
 def prepared(module: nn.Module | None = None, **more: Any) -> Trainer:
     """Return a training of the tiny network; ``more`` replaces its arguments."""
     given: dict[str, Any] = {
@@ -55,6 +59,8 @@ def prepared(module: nn.Module | None = None, **more: Any) -> Trainer:
         "n_rows": ROWS,
     }
     given |= more
+    if options := given.pop("options", None):
+        given["method"] = make_method(given["method"], options, table=NETWORK)
     if isinstance(given["dataset"], Pairs):
         given.setdefault("example", given["dataset"].example())
     return Trainer(module or network(), **given)
@@ -120,5 +126,7 @@ def calibrated_method(
     options: Mapping[str, Any] | None = None,
 ) -> Method[Any]:
     """Return a method for networks with its noise."""
-    method = network_method(name, options, sampling_prob=sampling_prob, steps=steps)
-    return method.calibrate(budget, Problem())
+    chosen = make_method(name, options, table=NETWORK)
+    sizes = {"sampling_prob": sampling_prob, "steps": steps}
+    method, _ = network_method(chosen, n_rows=ROWS, **sizes)
+    return method.calibrate(budget, Problem(n_rows=ROWS))

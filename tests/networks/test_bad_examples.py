@@ -12,11 +12,11 @@ from torch.nn import functional
 
 import armijo
 from armijo.errors import UnsupportedModule
-from armijo.registry import NETWORK_METHODS
 from tests.networks.network_doubles import (
     CLASSES,
     CROSS_ENTROPY,
     FEATURES,
+    SAMPLED,
     STEPS,
     Pairs,
     examples,
@@ -27,7 +27,7 @@ from tests.networks.network_doubles import (
     words,
 )
 
-every_method = pytest.mark.parametrize("name", NETWORK_METHODS)
+every_method = pytest.mark.parametrize("name", SAMPLED)
 
 
 @pytest.fixture

@@ -19,14 +19,15 @@ from armijo.accounting.budget import Neighboring
 from armijo.accounting.ledger import read_ledger
 from armijo.data import gate
 from armijo.errors import BudgetExceeded
-from armijo.methods.base import StepRecord
-from armijo.registry import NETWORK_METHODS, network_sizes
+from armijo.methods import DPSGD, StepRecord
+from armijo.registry import network_method
 from tests.networks.network_doubles import (
     CLASSES,
     CROSS_ENTROPY,
     FEATURES,
     RATE,
     ROWS,
+    SAMPLED,
     STEPS,
     Pairs,
     examples,
@@ -37,7 +38,7 @@ from tests.networks.network_doubles import (
     words,
 )
 
-every_method = pytest.mark.parametrize("name", NETWORK_METHODS)
+every_method = pytest.mark.parametrize("name", SAMPLED)
 
 
 def spied(training: Any, events: list[Any]) -> Any:
@@ -251,7 +252,7 @@ class TestRefused:
             ({"checkpoint_every": 0}, "checkpoint_every"),
             ({"evaluate_every": 0}, "evaluate_every"),
             ({"method": "adagrad"}, "adagrad"),
-            ({"options": {"momentum": 0.9}}, "momentum.*Nothing was spent"),
+            ({"method": "sgd", "options": {"momentum": 1}}, "momentum.*was spent"),
             ({"seed": -1}, "seed"),
             ({"resume": True}, "checkpoint to resume from"),
         ],
@@ -282,8 +283,11 @@ class TestDefaults:
         )
         assert (training.method.sampling_prob, training.method.steps) == (1.0, 10)
         assert type(training.method).__name__ == "AutoNetwork"
-        assert network_sizes("sgd", n_rows=1_000_000) == (1 / 100, 1_000)
-        assert network_sizes("sgd", n_rows=2_560) == (0.1, 100)
+        for rows, sampling_prob, steps in ((1_000_000, 0.01, 1_000), (2_560, 0.1, 100)):
+            for method in ("sgd", DPSGD()):
+                found, most = network_method(method, n_rows=rows)
+                assert (found.sampling_prob, found.steps) == (sampling_prob, steps)
+                assert most == steps
 
     def test_a_blank_keeps_its_place_unless_examples_are_isolated(self):
         given = {"method": "sgd"}
@@ -391,7 +395,7 @@ class TestWatching:
         assert torch.equal(flat(modules[0]), flat(modules[1]))
 
     def test_a_bar_on_standard_error(self, capsys):
-        prepared(method="sgd").run(progress=True)
+        prepared(method="sgd", progress=True).run()
         shown = capsys.readouterr()
         assert shown.out == ""
         assert f"step {STEPS} of {STEPS}" in shown.err

@@ -20,13 +20,13 @@ from armijo.accounting.budget import Budget
 from armijo.accounting.ledger import read_ledger
 from armijo.errors import ArmijoError, Diverged, RechargeWarning
 from armijo.methods.base import StepRecord
-from armijo.registry import NETWORK_METHODS
 from armijo.training import run as accounts
 from tests.networks.checkpoint_doubles import LEFT, SEED, files, seeded, stopped
 from tests.networks.network_doubles import (
     BUDGET,
     FEATURES,
     RATE,
+    SAMPLED,
     STEPS,
     Pairs,
     examples,
@@ -36,7 +36,7 @@ from tests.networks.network_doubles import (
 )
 from tests.training.files import taken_apart
 
-every_method = pytest.mark.parametrize("name", NETWORK_METHODS)
+every_method = pytest.mark.parametrize("name", SAMPLED)
 
 
 @cache
@@ -328,7 +328,7 @@ class TestRefused:
             ({"sampling_prob": RATE / 2}, "sampling_prob is"),
             ({"budget": Budget(epsilon=3.0, delta=1e-5)}, "epsilon is"),
             ({"budget": Budget(epsilon=2.0, delta=1e-6)}, "delta is"),
-            ({"options": {"step_size": 0.5}}, "options is"),
+            ({"options": {"step_size": 0.5}}, "method is"),
             ({"l2": 0.1}, "l2 is"),
             ({"n_rows": 41}, "n_rows is"),
             ({"isolate": True}, "arithmetic is"),

@@ -11,6 +11,7 @@ import torch
 from armijo.accounting.budget import Budget
 from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression, solve
 from armijo.objectives.losses import LOSSES, Huber, Loss
+from armijo.registry import make_method
 
 BUDGET = Budget(epsilon=8.0, delta=1e-5)
 METHODS = {
@@ -59,13 +60,9 @@ def table(n=2000):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_new_loss_is_fitted(method):
     X, y = table()
-    options = METHODS[method]
-    found = solve(
-        X, y, method=method, budget=BUDGET, loss=RootHinge(), options=options, seed=1
-    )
-    known = solve(
-        X, y, method=method, budget=BUDGET, loss="huber", options=options, seed=1
-    )
+    chosen = make_method(method, METHODS[method])
+    found = solve(X, y, method=chosen, budget=BUDGET, loss=RootHinge(), seed=1)
+    known = solve(X, y, method=chosen, budget=BUDGET, loss="huber", seed=1)
     assert np.mean((X @ found.w[:-1] + found.w[-1]) * y > 0) > 0.8
     assert found.w.tolist() != known.w.tolist()
 

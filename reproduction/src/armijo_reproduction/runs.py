@@ -29,6 +29,7 @@ from armijo.networks import models
 from armijo.networks.train import Trainer, evaluating
 from armijo.objectives.ghost.params import flat_parameters
 from armijo.objectives.linear import LinearObjective
+from armijo.registry import NETWORK, make_method
 from armijo_reproduction import datasets
 from armijo_reproduction.datasets import synthetic as generated
 from armijo_reproduction.spec import Experiment, RunKey, SyntheticTable
@@ -110,16 +111,16 @@ def _solve(
 ) -> Solution | None:
     """Run the method; None if its budget does not pay for one step."""
     series = experiment.series_named(key.line)
+    own = {name: value for name, value in options.items() if name != "l2"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyLeakWarning)
         try:
             return solve(
                 X,
                 y,
-                method=series.method,
+                method=make_method(series.method, own),
                 budget=Budget(epsilon=key.epsilon, delta=experiment.delta),
                 loss="hinge" if key.model == "svm" else "logistic",
-                options={k: v for k, v in options.items() if k != "l2"},
                 n_rows=X.shape[0],
                 l2=options.get("l2", L2),
                 max_batches=None if series.once else experiment.max_batches,
@@ -162,6 +163,7 @@ def run_network(
     paper's formulas, which know equal steps only, would put on them.
     """
     X, y, X_test, y_test = _images(key.dataset, experiment.rows, synthetic)
+    series = experiment.series_named(key.line)
     torch.manual_seed(key.seed())
     model = getattr(models, key.model)()
     begun = time.process_time()
@@ -172,11 +174,10 @@ def run_network(
             nn.CrossEntropyLoss(reduction="none"),
             (X, y),
             Budget(epsilon=key.epsilon, delta=experiment.delta),
-            method=experiment.series_named(key.line).method,
+            method=make_method(series.method, options, table=NETWORK),
             sampling_prob=experiment.sampling_prob,
             steps=experiment.steps,
             n_rows=len(y),
-            options=options,
             seed=key.seed(),
         )
         return _curve(experiment, run, model, (X, y, X_test, y_test), begun)

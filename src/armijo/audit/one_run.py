@@ -27,6 +27,7 @@ from armijo.accounting.budget import Budget, FloatArray
 from armijo.audit.games import Claim, Outcome, randomness_of
 from armijo.estimators import solve
 from armijo.networks.train import train
+from armijo.registry import NETWORK, make_method
 
 DELTA = 1e-5
 """Of the audited model: the theorem pays for m times delta, hence far below 1/m."""
@@ -115,9 +116,8 @@ def linear_scores(
     return solve(
         X,
         np.ones(X.shape[0]),
-        method=method,
+        method=make_method(method, options),
         budget=budget,
-        options=options,
         n_rows=len(present) // 2,
         l2=0.0,
         fit_intercept=False,
@@ -141,12 +141,11 @@ def network_scores(
         lambda scores, labels: nn.functional.softplus(-labels * scores[:, 0]),
         (named, torch.ones(len(named))),
         budget,
-        method=method,
+        # A slope of one half is clipped to a tenth, and so it stays.
+        method=make_method(method, {"max_grad_norm": 0.1, **options}, table=NETWORK),
         sampling_prob=1.0,
         steps=_STEPS,
         n_rows=len(present) // 2,
-        # A slope of one half is clipped to a tenth, and so it stays.
-        options={"max_grad_norm": 0.1, **options},
         seed=seed,
     )
     return np.asarray(model.weight.detach().numpy()[:, 0], dtype=float)

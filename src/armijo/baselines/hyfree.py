@@ -9,9 +9,10 @@ together one Gaussian, and every charge is known before the first.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -71,30 +72,34 @@ class HyFreeState(GradientState):
 class HyFree(SampledBatches[HyFreeState]):
     """Noisy normalized gradients with a step fitted to noisy losses.
 
-    The defaults are for linear models and few steps.  Fine-tuned networks start with
-    ``step_size=1e-4`` and ``stability=0.01``, without ``significance`` (0) and
-    ``step_change`` (infinite).  Here that fails: normalized gradients of rows that are
+    Liu and Bu fine-tune networks, starting with ``step_size=1e-4`` and
+    ``stability=0.01``, without ``significance`` (0) and ``step_change`` (infinite).
+    For linear models and few steps that fails: normalized gradients of rows that are
     right already outvote the others, losses at 1e-4 differ by less than their noise,
     and a step that follows noise shrinks.  A clip of the losses at the mean loss itself
     (``growth_cap=1``) falls with each fit, as the mean of clipped losses is below it.
 
     Attributes
     ----------
-    sampling_prob, steps : float, int
-        Poisson sampling probability and number of batches.
-    step_size, loss_clip : float
-        Values before the first fit; the step defaults to the optimizer's, 0.1 or 1.
+    sampling_prob, steps : float, int or None
+        Poisson sampling probability and number of batches; None as in
+        :class:`~armijo.methods.sgd.DPSGD`.
+    step_size, loss_clip : float or None
+        Values before the first fit; None is the optimizer's step, 0.1 or 1, and a clip
+        of 1 for linear models, and 0.001 and 3 for networks.
     reset_every, points : int
         K, the batches from one fit to the next, and the losses of a fit.  They lie at
         multiples of the step, as many behind as ahead.
-    growth_cap : float
-        The next clip of the losses is so many times the loss last released.
+    growth_cap : float or None
+        The next clip of the losses is so many times the loss last released; None is 3,
+        and 2 for networks.
     step_change : float
         The most by which one fit multiplies or divides the step.
     significance : float
         A fit counts if its curvature exceeds so many times the (public) noise in it.
-    stability : float
-        What is added to the norm by which a gradient is divided.
+    stability : float or None
+        What is added to the norm by which a gradient is divided; None is 1, and 0.01
+        for networks.
     noise_growth : float
         How much more noise the gradients bear to pay for the losses.
     variant : {"adam", "sgd"}
@@ -104,20 +109,28 @@ class HyFree(SampledBatches[HyFreeState]):
     """
 
     step_size: Positive | None = None
-    loss_clip: Positive = 1.0
+    loss_clip: Positive | None = None
     reset_every: Count = 5
     points: Annotated[int, partial(_validate.at_least, 3)] = 3
-    growth_cap: Positive = 3.0
+    growth_cap: Positive | None = None
     step_change: AboveOne = 2.0
     significance: NonNegative = 1.0
-    stability: Positive = 1.0
+    stability: Positive | None = None
     noise_growth: AboveOne = 1.01
     variant: Literal["adam", "sgd"] = "adam"
     noise_multiplier: float | None = solved()
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Solve the noise of the gradients; that of the losses follows."""
-        return with_solved_noise(self, budget)
+        return with_solved_noise(self.completed(problem), budget)
+
+    def usual(self, problem: Problem) -> Mapping[str, Any]:
+        """Return sizes, first step, clip of the losses, and stability."""
+        names = ("step_size", "loss_clip", "growth_cap", "stability")
+        values = (0.1 if self.variant == "adam" else 1.0, 1.0, 3.0, 1.0)
+        if problem.network:
+            values = (1e-3, 3.0, 2.0, 0.01)
+        return {**super().usual(problem), **dict(zip(names, values, strict=True))}
 
     @cached_property
     def base(self) -> DPSGD:
@@ -139,16 +152,20 @@ class HyFree(SampledBatches[HyFreeState]):
         ``steps / sigma^2 = steps / (growth sigma)^2 + fits points / loss_noise^2``.
         """
         noise = calibrated(noise_multiplier=self.noise_multiplier)
-        fits = math.ceil(self.steps / self.reset_every)
-        share = (self.noise_growth**2 - 1) * self.steps / (fits * self.points)
+        steps = calibrated(steps=self.steps)
+        fits = math.ceil(steps / self.reset_every)
+        share = (self.noise_growth**2 - 1) * steps / (fits * self.points)
         return Gaussian(
             noise_scale=noise / math.sqrt(share), sensitivity=math.sqrt(self.points)
         )
 
     def init(self, w: Tensor) -> HyFreeState:
         """Return the first state."""
-        step_size = self.step_size or (0.1 if self.variant == "adam" else 1.0)
-        return HyFreeState(w=w, step_size=step_size, loss_clip=self.loss_clip)
+        return HyFreeState(
+            w=w,
+            step_size=calibrated(step_size=self.step_size),
+            loss_clip=calibrated(loss_clip=self.loss_clip),
+        )
 
     def _fits(self, update: int) -> bool:
         return update % self.reset_every == 0
@@ -161,7 +178,8 @@ class HyFree(SampledBatches[HyFreeState]):
         self, batch: PrivateBatch, objective: Objective, state: HyFreeState
     ) -> tuple[HyFreeState, StepRecord]:
         """Measure a direction, fit the step when it is due, and move."""
-        query = objective.normalized_gradient_sum(state.w, stability=self.stability)
+        stability = calibrated(stability=self.stability)
+        query = objective.normalized_gradient_sum(state.w, stability=stability)
         mean = batch.noisy_vector(query, self.base.gradient) / batch.expected_size
         g = mean + objective.penalty_gradient(state.w)
         # What a step of one would take from zero; the moments are new.
@@ -203,5 +221,5 @@ class HyFree(SampledBatches[HyFreeState]):
             factor = min(max(factor, 1 / self.step_change), self.step_change)
             state = replace(state, step_size=factor * state.step_size)
         # Noise can take a loss below zero, where no clip is: the old one stays.
-        clip = self.growth_cap * float(losses[middle])
+        clip = calibrated(growth_cap=self.growth_cap) * float(losses[middle])
         return replace(state, loss_clip=clip) if 0 < clip < math.inf else state

@@ -121,6 +121,7 @@ class PrivGene(Method[PrivGeneState]):
     """
 
     multi_class: ClassVar[bool] = False
+    networks: ClassVar[bool] = False
 
     variant: Literal["simplified", "original"] = "simplified"
     steps: Count | None = None

@@ -95,7 +95,7 @@ class NonPrivateAdam(DPAdam):
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Return the method: no budget bounds it."""
-        return self
+        return self.completed(problem)
 
 
 GRADIENT_TOLERANCE = 1e-7

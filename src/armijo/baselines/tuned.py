@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -112,6 +112,8 @@ class TunedSGD(Method[TunedState]):
         Noise of each gradient sum over the clip, and the budget of the whole, within
         which each run stays all the more; both from calibration.
     """
+
+    networks: ClassVar[bool] = False
 
     sampling_prob: SamplingProb = 0.1
     steps: Count = 50

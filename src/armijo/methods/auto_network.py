@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from armijo import _validate
-from armijo._validate import Count, Positive, SamplingProb, Share
+from armijo._validate import Count, Positive, Share
 from armijo.accounting.budget import Budget
 from armijo.accounting.mechanisms import Gaussian
 from armijo.data.gate import PrivateBatch
@@ -68,8 +68,9 @@ class AutoNetwork(SampledBatches[SearchedState]):
 
     Attributes
     ----------
-    sampling_prob, steps : float, int
-        Poisson sampling probability and number of batches.
+    sampling_prob, steps : float, int or None
+        Poisson sampling probability and number of batches; None is ten expected passes
+        over the examples.
     max_grad_norm : float
         Clip of a gradient.
     step_size : float
@@ -89,8 +90,6 @@ class AutoNetwork(SampledBatches[SearchedState]):
         Noise of each gradient sum over the clip, from calibration.
     """
 
-    sampling_prob: SamplingProb = 0.01
-    steps: Count = 1000
     max_grad_norm: Positive = 1.0
     step_size: Positive = 4.0
     reset_every: Count = 5
@@ -102,7 +101,7 @@ class AutoNetwork(SampledBatches[SearchedState]):
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Solve the noise with which ``steps`` batches use up the budget."""
-        return with_solved_noise(self, budget)
+        return with_solved_noise(self.completed(problem), budget)
 
     @property
     def gradient(self) -> Gaussian:
@@ -220,7 +219,7 @@ class AutoNetwork(SampledBatches[SearchedState]):
     @property
     def _sure(self) -> float:
         """Standard deviations that noise hardly exceeds in all searches together."""
-        tests = 2 * math.ceil(self.steps / self.reset_every)
+        tests = 2 * math.ceil(calibrated(steps=self.steps) / self.reset_every)
         return NormalDist().inv_cdf(1 - _WRONG / tests)
 
     def _applied(self, state: SearchedState) -> float:
@@ -228,7 +227,7 @@ class AutoNetwork(SampledBatches[SearchedState]):
 
         Late steps bring mostly noise, and the number of batches is public.
         """
-        return state.step_size * (1 - state.updates / self.steps)
+        return state.step_size * (1 - state.updates / calibrated(steps=self.steps))
 
     def _moved(self, state: SearchedState, direction: Direction) -> SearchedState:
         """Make the step and take the iterate into the mean."""

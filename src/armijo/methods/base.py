@@ -106,6 +106,11 @@ class Problem:
     n_rows: int = 1
 
     @property
+    def network(self) -> bool:
+        """Whether it is a network."""
+        return self.objective is None
+
+    @property
     def linear(self) -> LinearObjective:
         """The linear model, for methods that ask what only such a model answers."""
         return as_linear(self.objective)
@@ -127,9 +132,12 @@ class Method(ABC, Generic[S]):
         form.
     private : bool
         Whether it gives a guarantee at all.
+    networks : bool
+        Whether its name stands for it among the methods for networks, too.
     """
 
     multi_class: ClassVar[bool] = True
+    networks: ClassVar[bool] = True
     smooth: ClassVar[bool] = False
     private: ClassVar[bool] = True
 
@@ -143,32 +151,27 @@ class Method(ABC, Generic[S]):
         """The norm to which rows are clipped in training, hence also to predict."""
         return None
 
-    nested: ClassVar[Mapping[str, tuple[str, str]]] = {}
-    """Options that are a field of a field, by the name they have for users."""
-
     def __post_init__(self) -> None:
         _validate.fields(self)
 
     @classmethod
     def options(cls) -> set[str]:
-        """Return the names of the options that it takes."""
-        inner = {name for name, _ in cls.nested.values()}
-        outer = {entry.name for entry in fields(cls) if not entry.metadata.get(SOLVED)}
-        return (outer - inner) | cls.nested.keys()
+        """Return the names of the options that it takes: fields not only calibrated."""
+        return {entry.name for entry in fields(cls) if not entry.metadata.get(SOLVED)}
 
-    @classmethod
-    def from_options(cls, asked: Mapping[str, Any]) -> Self:
-        """Return the method with some options given."""
-        given = {name: asked[name] for name in asked if name not in cls.nested}
-        for name in asked.keys() & cls.nested.keys():
-            place, inner = cls.nested[name]
-            whole = given.get(place) or getattr(cls(), place)
-            given[place] = replace(whole, **{inner: asked[name]})
-        return cls(**given)
+    def usual(self, problem: Problem) -> Mapping[str, Any]:
+        """Return what fields that are None become for a problem."""
+        return {}
+
+    def completed(self, problem: Problem) -> Self:
+        """Return the method with what is usual for the problem where None was given."""
+        usual = self.usual(problem).items()
+        missing = {name: value for name, value in usual if getattr(self, name) is None}
+        return replace(self, **missing) if missing else self
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Return the method with everything that follows from budget and problem."""
-        return self
+        return self.completed(problem)
 
     @abstractmethod
     def init(self, w: Tensor) -> S:
@@ -241,6 +244,30 @@ def calibrated(**given: T | None) -> T:
     return value
 
 
+EPOCHS = 10
+"""Expected passes over the examples of a network when no number of steps is given."""
+
+BATCH = 256
+"""Expected batch size of a network for few examples; more use 1/100."""
+
+
+def usual_sizes(problem: Problem, sampling_prob: float | None) -> tuple[float, int]:
+    """Return sampling probability, unless it is given, and number of batches.
+
+    Linear models take 50 batches with probability 0.1.  Batches of networks have 256
+    expected examples, or 1/100 of all if that is more, for ten expected passes over the
+    examples: the same passes in larger batches bear less noise, until too few steps are
+    left.
+
+    >>> usual_sizes(Problem(n_rows=60_000), None), usual_sizes(Problem(n_rows=9), 0.25)
+    ((0.01, 1000), (0.25, 40))
+    """
+    if not problem.network:
+        return sampling_prob or 0.1, 50
+    sampling_prob = sampling_prob or min(1.0, max(BATCH / problem.n_rows, 1 / 100))
+    return sampling_prob, max(1, round(EPOCHS / sampling_prob))
+
+
 class CountedState(State, Protocol):
     """A state that counts its updates."""
 
@@ -258,12 +285,18 @@ class SampledBatches(Method[C]):
 
     Attributes
     ----------
-    sampling_prob, steps : float, int
-        Poisson sampling probability and number of batches.
+    sampling_prob, steps : float, int or None
+        Poisson sampling probability and number of batches; None is what is usual for
+        the problem (:func:`usual_sizes`).
     """
 
-    sampling_prob: SamplingProb = 0.1
-    steps: Count = 50
+    sampling_prob: SamplingProb | None = None
+    steps: Count | None = None
+
+    def usual(self, problem: Problem) -> Mapping[str, Any]:
+        """Return sampling probability and steps."""
+        sampling_prob, steps = usual_sizes(problem, self.sampling_prob)
+        return {"sampling_prob": sampling_prob, "steps": steps}
 
     @abstractmethod
     def releases(self, update: int) -> tuple[Mechanism, ...]:
@@ -271,7 +304,7 @@ class SampledBatches(Method[C]):
 
     def schedule(self) -> Schedule:
         """Return all batches in their order."""
-        return schedule_of(self._batch(t) for t in range(self.steps))
+        return schedule_of(map(self._batch, range(calibrated(steps=self.steps))))
 
     def plan(self, state: C) -> BatchPlan:
         """Name the next batch; past the end, the last again.
@@ -279,12 +312,11 @@ class SampledBatches(Method[C]):
         The accountant refuses what is beyond the schedule; a kind of batch that the
         schedule does not have would end a paid run with an error instead.
         """
-        return self._batch(min(state.updates, self.steps - 1))
+        return self._batch(min(state.updates, calibrated(steps=self.steps) - 1))
 
     def _batch(self, update: int) -> BatchPlan:
-        return BatchPlan(
-            mechanisms=self.releases(update), sampling_prob=self.sampling_prob
-        )
+        sampling_prob = calibrated(sampling_prob=self.sampling_prob)
+        return BatchPlan(mechanisms=self.releases(update), sampling_prob=sampling_prob)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,6 +337,8 @@ class OneShot(Method[OneShotState]):
     mechanism : Mechanism or None
         What the release is charged as, from calibration.
     """
+
+    networks: ClassVar[bool] = False
 
     problem: Problem | None = solved()
     mechanism: Any = solved()

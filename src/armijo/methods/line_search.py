@@ -19,8 +19,8 @@ paper              here                            default
 =================  ==============================  ==================================
 q                  ``sampling_prob``               0.1
 rho_grad, eps_BT   ``gradient_rho`` ...            from the budget, see estimators
-C_grad, C_obj      ``max_grad_norm``, ``loss_clip`` 3, 1
-eta_0              ``initial_step``                2
+C_grad, C_obj      ``max_grad_norm``, ``loss_clip`` 3 (networks: 1), 1
+eta_0              ``initial_step``                2 (networks: 1)
 xi                 ``budget_growth``               0.3
 psi                ``angle_decay``                 0.8
 phi_max, phi_min   ``angle_high``, ``angle_low``   1.1, 0.5
@@ -32,8 +32,9 @@ zeta               ``clip_decay``                  0 (DP-BLSGD-AC: 0.05)
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal, Self
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -54,8 +55,9 @@ from armijo.methods.base import (
     calibrated,
     noisy_gradient,
     tail_weight,
+    usual_sizes,
 )
-from armijo.objectives.base import Objective
+from armijo.objectives.base import Objective, QueryForm
 
 LINE_SEARCHES = ("blsgd", "blsgd-ac", "blgd")
 """DP-BLSGD, the same with clip adaptation, and full-batch DP-BLGD."""
@@ -131,12 +133,17 @@ class LineSearch(Method[SearchState]):
     search_share : float or None
         The search's part of the budget of each of the expected steps, for Gaussian
         searches (Chen and Lee 2020, networks); None gives both the same rho.
-    search : ArmijoSearch
-        The line search.
+    search, search_form : str or None
+        Kind and form of the line search, see :class:`~.armijo_search.ArmijoSearch`;
+        None is its default, "gaussian" and "difference" for DP-BLSGD on networks.
+    slope, shrink, max_tries, subtract_noise, armijo_scaling, fallback
+        Those of :class:`~.armijo_search.ArmijoSearch`; None is its default, for
+        DP-BLSGD on networks a slope of 0.1, noise subtracted and a fallback step.
     max_grad_norm, loss_clip : float
-        Clips of gradients and losses.
-    initial_step : float
-        First candidate.
+        Clips of gradients and losses; a ``max_grad_norm`` of None is 3, for DP-BLSGD
+        on networks 1.
+    initial_step : float or None
+        First candidate; None is 2, for DP-BLSGD on networks 1.
     budget_growth : float
         A budget that grows is multiplied by one plus this.
     reset_every, growth_cap : int, float
@@ -148,25 +155,21 @@ class LineSearch(Method[SearchState]):
         of released values only, so that neither costs more.
     """
 
-    nested: ClassVar[Mapping[str, tuple[str, str]]] = {
-        "search": ("search", "kind"),
-        "search_form": ("search", "form"),
-        **{
-            name: ("search", name)
-            for name in ("slope", "shrink", "max_tries", "subtract_noise")
-        },
-        "armijo_scaling": ("search", "armijo_scaling"),
-        "fallback": ("search", "fallback"),
-    }
-
     gradient_rho: Budgeted | None = None
     search_epsilon: Budgeted | None = None
     expected_steps: Count | None = None
     search_share: Share | None = None
-    search: ArmijoSearch = field(default_factory=ArmijoSearch)
-    max_grad_norm: Positive = 3.0
+    search: Literal["laplace", "gaussian"] | None = None
+    search_form: QueryForm | None = None
+    slope: Share | None = None
+    shrink: Share = 0.8
+    max_tries: Count = 20
+    subtract_noise: bool | None = None
+    armijo_scaling: Literal["sum", "as-published"] = "sum"
+    fallback: bool | None = None
+    max_grad_norm: Positive | None = None
     loss_clip: Positive = 1.0
-    initial_step: Positive = 2.0
+    initial_step: Positive | None = None
     budget_growth: NonNegative = 0.3
     reset_every: Count = 10
     growth_cap: Positive = 1.2
@@ -177,13 +180,38 @@ class LineSearch(Method[SearchState]):
         """The sampling probability, one where all rows are used."""
         return 1.0
 
+    @cached_property
+    def line_search(self) -> ArmijoSearch:
+        """The line search of its options."""
+        given: dict[str, Any] = {
+            "kind": self.search,
+            "form": self.search_form,
+            "slope": self.slope,
+            "shrink": self.shrink,
+            "max_tries": self.max_tries,
+            "subtract_noise": self.subtract_noise,
+            "armijo_scaling": self.armijo_scaling,
+            "fallback": self.fallback,
+        }
+        return ArmijoSearch(
+            **{name: value for name, value in given.items() if value is not None}
+        )
+
+    def usual(self, problem: Problem) -> Mapping[str, Any]:
+        """Return clip and first candidate, and the steps that a network expects."""
+        usual = {"max_grad_norm": 3.0, "initial_step": 2.0}
+        if not problem.network:
+            return usual
+        return {**usual, "expected_steps": usual_sizes(problem, self.sampling)[1]}
+
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Set the first budgets that are not given."""
-        rho, epsilon = self._first_budgets(budget)
+        method = self.completed(problem)
+        rho, epsilon = method._first_budgets(budget)
         return replace(
-            self,
-            gradient_rho=self.gradient_rho or rho,
-            search_epsilon=self.search_epsilon or epsilon,
+            method,
+            gradient_rho=method.gradient_rho or rho,
+            search_epsilon=method.search_epsilon or epsilon,
         )
 
     def _first_budgets(self, budget: Budget) -> tuple[float, float]:
@@ -197,7 +225,7 @@ class LineSearch(Method[SearchState]):
             budget,
             sampling_prob=self.sampling,
             steps=self.expected_steps,
-            search=self.search.mechanism,
+            search=self.line_search.mechanism,
         )
         return solved.gradient_rho, solved.search_epsilon
 
@@ -212,8 +240,8 @@ class LineSearch(Method[SearchState]):
 
         def plan_at(noise: float) -> list[tuple[Subsampled, int]]:
             for_gradient, for_search = rhos(noise)
-            gradient = Gaussian.from_rho(for_gradient)
-            both = Composed((gradient, self.search.mechanism((2 * for_search) ** 0.5)))
+            search = self.line_search.mechanism((2 * for_search) ** 0.5)
+            both = Composed((Gaussian.from_rho(for_gradient), search))
             return [(Subsampled(both, self.sampling), steps)]
 
         for_gradient, for_search = rhos(noise_for_plan(budget, plan_at))
@@ -225,9 +253,9 @@ class LineSearch(Method[SearchState]):
             w=w,
             gradient_rho=calibrated(gradient_rho=self.gradient_rho),
             search_epsilon=calibrated(search_epsilon=self.search_epsilon),
-            max_grad_norm=self.max_grad_norm,
+            max_grad_norm=calibrated(max_grad_norm=self.max_grad_norm),
             loss_clip=self.loss_clip,
-            initial_step=self.initial_step,
+            initial_step=calibrated(initial_step=self.initial_step),
         )
 
     def schedule(self) -> None:
@@ -236,7 +264,7 @@ class LineSearch(Method[SearchState]):
 
     def plan(self, state: SearchState) -> BatchPlan:
         """Name one gradient and one search on one batch."""
-        search = self.search.mechanism(state.search_epsilon)
+        search = self.line_search.mechanism(state.search_epsilon)
         return BatchPlan(
             mechanisms=(self._gradient(state), search), sampling_prob=self.sampling
         )
@@ -257,12 +285,12 @@ class LineSearch(Method[SearchState]):
         adapted = state
         if state.pending is not None:
             direction, angle, adapted = self._retried(state, state.pending, direction)
-        choice = self.search.choose(
+        choice = self.line_search.choose(
             batch,
             objective,
             w,
             direction,
-            mechanism=self.search.mechanism(state.search_epsilon),
+            mechanism=self.line_search.mechanism(state.search_epsilon),
             initial_step=state.initial_step,
             loss_clip=state.loss_clip,
             max_grad_norm=state.max_grad_norm,
@@ -333,11 +361,12 @@ class BLSGD(LineSearch):
 
     Attributes
     ----------
-    sampling_prob : float
-        Poisson sampling probability.
-    adapt : {"angle", "always", "never"}
+    sampling_prob : float or None
+        Poisson sampling probability; None is 0.1, for networks that of
+        :func:`~armijo.methods.base.usual_sizes`.
+    adapt : {"angle", "always", "never"} or None
         When the gradient budget grows on a failed search: by the angle test of ChEB,
-        always, or never.
+        always, or never; None is "angle", for networks "never".
     angle_decay, angle_high, angle_low : float
         Moving average of angles and the two thresholds relative to it.
     clip_decay : float
@@ -348,8 +377,8 @@ class BLSGD(LineSearch):
         variance.
     """
 
-    sampling_prob: SamplingProb = 0.1
-    adapt: Literal["angle", "always", "never"] = "angle"
+    sampling_prob: SamplingProb | None = None
+    adapt: Literal["angle", "always", "never"] | None = None
     angle_decay: Share = 0.8
     angle_high: Positive = 1.1
     angle_low: Positive = 0.5
@@ -367,17 +396,42 @@ class BLSGD(LineSearch):
     @property
     def sampling(self) -> float:
         """The sampling probability."""
-        return self.sampling_prob
+        return calibrated(sampling_prob=self.sampling_prob)
 
-    def calibrate(self, budget: Budget, problem: Problem) -> Self:
-        """Set the first budgets that are not given."""
-        if self.adapt != "never" and self.search.fallback:
+    def usual(self, problem: Problem) -> Mapping[str, Any]:
+        """Return those of linear models, or Chen and Lee's (2020) for networks.
+
+        A Gaussian search with a tenth of each step's budget, a fallback step instead of
+        none, and no budget that grows, unless a growing one shall shrink the clips.
+        """
+        sampling_prob, steps = usual_sizes(problem, self.sampling_prob)
+        if not problem.network:
+            usual = super().usual(problem)
+            return {**usual, "sampling_prob": sampling_prob, "adapt": "angle"}
+        return {
+            "sampling_prob": sampling_prob,
+            "expected_steps": steps,
+            "search_share": 0.1,
+            "max_grad_norm": 1.0,
+            "initial_step": 1.0,
+            "adapt": "angle" if self.clip_decay else "never",
+            "search": "gaussian",
+            "slope": 0.1,
+            "search_form": "difference",
+            "subtract_noise": True,
+            "fallback": not self.clip_decay,
+        }
+
+    def completed(self, problem: Problem) -> Self:
+        """Return the method with what is usual, refusing what goes ill together."""
+        method = super().completed(problem)
+        if method.adapt != "never" and method.line_search.fallback:
             raise ValueError(
-                f"Expected fallback=False with adapt={self.adapt!r}, got True: with a "
-                "fallback step no search fails, so that no budget would ever grow. "
+                f"Expected fallback=False with adapt={method.adapt!r}, got True: with "
+                "a fallback step no search fails, so that no budget would ever grow. "
                 "Nothing was spent."
             )
-        return super().calibrate(budget, problem)
+        return method
 
     def _retried(
         self, state: SearchState, pending: Direction, fresh: Direction

@@ -10,14 +10,15 @@ the replica of earlier papers: as many of the ``steps`` are made as the budget a
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from armijo import _validate
-from armijo._validate import Count, NonNegative, Positive, Share
+from armijo._validate import NonNegative, Positive, Share
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import affordable_steps, noise_multiplier_for
 from armijo.accounting.mechanisms import Gaussian
@@ -52,8 +53,9 @@ class DPSGD(SampledBatches[GradientState]):
 
     Attributes
     ----------
-    sampling_prob, steps : float, int
-        Poisson sampling probability and number of batches.
+    sampling_prob, steps : float, int or None
+        Poisson sampling probability and number of batches; None is 0.1 and 50 for
+        linear models, and ten expected passes over the examples of a network.
     step_size : float or None
         The learning rate; None is 1 for smooth losses, 1/2 for one with a
         kink, and 0.2 for networks.
@@ -69,30 +71,30 @@ class DPSGD(SampledBatches[GradientState]):
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Solve the noise for the budget, or the steps for a given noise."""
-        usual = 1.0 if problem.objective is None else 3.0
-        complete = replace(
-            self,
-            step_size=self.step_size or self._usual_step(problem),
-            max_grad_norm=self.max_grad_norm or usual,
-        )
+        method = self.completed(problem)
+        sampling_prob = calibrated(sampling_prob=method.sampling_prob)
+        steps = calibrated(steps=method.steps)
         if self.noise_multiplier is None:
             noise = noise_multiplier_for(
-                budget, sampling_prob=self.sampling_prob, steps=self.steps
+                budget, sampling_prob=sampling_prob, steps=steps
             )
-            return replace(complete, noise_multiplier=noise)
+            return replace(method, noise_multiplier=noise)
         _validate.positive(noise_multiplier=self.noise_multiplier)
         steps = affordable_steps(
             budget,
-            sampling_prob=self.sampling_prob,
+            sampling_prob=sampling_prob,
             noise_multiplier=self.noise_multiplier,
-            most=self.steps,
+            most=steps,
         )
-        return replace(complete, steps=steps)
+        return replace(method, steps=steps)
 
-    def _usual_step(self, problem: Problem) -> float:
-        if problem.objective is None:
-            return 0.2  # Chen and Lee (2020), networks
-        return 0.5 if problem.linear.kink else 1.0
+    def usual(self, problem: Problem) -> Mapping[str, Any]:
+        """Return sizes, step and clip; those of networks are Chen and Lee's (2020)."""
+        sizes = super().usual(problem)
+        if problem.network:
+            return {**sizes, "step_size": 0.2, "max_grad_norm": 1.0}
+        step_size = 0.5 if problem.linear.kink else 1.0
+        return {**sizes, "step_size": step_size, "max_grad_norm": 3.0}
 
     @property
     def gradient(self) -> Gaussian:
@@ -111,7 +113,7 @@ class DPSGD(SampledBatches[GradientState]):
 
     def schedule(self) -> Schedule:
         """Return ``steps`` equal charges."""
-        return ((self._batch(0).mechanism, self.steps),)
+        return ((self._batch(0).mechanism, calibrated(steps=self.steps)),)
 
     def step(
         self, batch: PrivateBatch, objective: Objective, state: GradientState
@@ -138,16 +140,19 @@ class DPSGD(SampledBatches[GradientState]):
 class DPAdam(DPSGD):
     """The same noisy gradients, averaged and rescaled (Kingma and Ba 2015).
 
-    ``step_size=None`` is 0.1, and 0.001 for networks.
+    ``step_size=None`` is 0.1, and 0.001 for networks; ``steps=None`` is 100 for linear
+    models.
     """
 
-    steps: Count = 100
     beta1: Share = 0.9
     beta2: Share = 0.999
     eps: Positive = 1e-8
 
-    def _usual_step(self, problem: Problem) -> float:
-        return 1e-3 if problem.objective is None else 0.1
+    def usual(self, problem: Problem) -> Mapping[str, Any]:
+        """Return the same with shorter steps."""
+        if problem.network:
+            return {**super().usual(problem), "step_size": 1e-3}
+        return {**super().usual(problem), "step_size": 0.1, "steps": 100}
 
     def moved(self, state: G, g: Tensor) -> G:
         """Update both moments, correct their bias, and move."""

@@ -39,8 +39,6 @@ def broadcast_init(
 
     Settings that differ between processes are refused by name; paths may differ.
     """
-    if group.size == 1:
-        return
     for name, value in settings.items():
         path = name in ("ledger", "checkpoint")
         group.assert_same(name, repr(value is not None if path else value))
@@ -54,8 +52,6 @@ def broadcast_init(
 
 def refuse_shards(group: ProcessGroup, source: ExampleSource, dataset: Any) -> None:
     """Refuse no rows at all, and a shard that is also another process's."""
-    if group.size == 1:
-        return
     key = group.broadcast_bytes(lambda: os.urandom(32))
     own = group.all_or_none(lambda: shard_digest(source, dataset, key))
     held = [digest for digest in _gathered(group, own) if any(digest)]
