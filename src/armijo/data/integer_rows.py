@@ -46,42 +46,63 @@ _ROOM = 1 - 2.0**-40  # for the float error of a norm and of a quotient
 _BLOCK = 1 << 18  # numbers in a block of rows
 
 
+_HELD = 1 << 25  # numbers that are held in float64: 256 MiB
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class IntegerRows:
-    """Rows of whole numbers, each at most ``LARGEST_FEATURE``, held in float32.
+    """Rows of whole numbers, each at most ``LARGEST_FEATURE``.
 
-    ``weight`` multiplies what a row adds to any sum; a blank row has weight zero.
-    ``squares`` are the exact squared norms of the rows, in squared lattice steps.
+    They are held in float64, in which they are multiplied, or in float32 where they are
+    many: both have them exactly.  ``weight`` multiplies what a row adds to any sum; a
+    blank row has weight zero.  ``squares`` are the exact squared norms of the rows, in
+    squared lattice steps.  ``whole`` says that weights are zero and one only, which is
+    a public setting.
     """
 
-    steps: NDArray[np.float32]
+    steps: NDArray[Any]
     weight: FloatArray
     squares: FloatArray
+    whole: bool = False
 
     @classmethod
     def filled(
         cls,
         n_rows: int,
         n_features: int,
-        fill: Callable[[slice], FloatArray],
+        fill: Callable[[slice, FloatArray], None],
         weight: FloatArray,
+        *,
+        whole: bool = False,
+        before: "IntegerRows | None" = None,
     ) -> "IntegerRows":
         """Round features, computed some rows at a time, to the lattice.
 
-        ``fill`` must compute each row from that row alone.  Features beyond the range
-        are cut, what is no number becomes zero.
+        ``fill`` writes the features of a part of the rows, each from that row alone.
+        Features beyond the range are cut; a row with one that is no number is zero.
+        ``before`` are rows whose features come first and are not computed again.
         """
-        steps = np.empty((n_rows, n_features), dtype=np.float32)
-        squares = np.empty(n_rows)
-        for part in blocks(n_rows, n_features):
-            block = fill(part) * 2.0**FEATURE_BITS
+        start = 0 if before is None else before.shape[1]
+        kind = np.float64 if n_rows * n_features <= _HELD else np.float32
+        steps = np.empty((n_rows, n_features), dtype=kind)
+        squares = np.zeros(n_rows)
+        if before is not None:
+            steps[:, :start] = before.steps
+            squares += before.squares
+        for part in blocks(n_rows, n_features - start):
+            block = np.empty((len(squares[part]), n_features - start))
+            fill(part, block)
+            block *= 2.0**FEATURE_BITS
             np.rint(block, out=block)
             np.clip(block, -LARGEST_FEATURE, LARGEST_FEATURE, out=block)
-            np.nan_to_num(block, copy=False, nan=0.0)
-            steps[part] = block
             # 34 bits and the columns: exact in any order for 2**19 of them.
-            squares[part] = np.einsum("ij,ij->i", block, block)
-        return cls(steps, weight, squares)
+            found = np.einsum("ij,ij->i", block, block)
+            bad = np.isnan(found)
+            if bad.any():
+                block[bad], found[bad] = 0.0, 0.0
+            steps[part, start:] = block
+            squares[part] += found
+        return cls(steps, weight, squares, whole)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -93,10 +114,13 @@ class IntegerRows:
         return len(self.steps)
 
     def blocks(self) -> Iterator[tuple[slice, FloatArray]]:
-        """Yield some rows at a time, as float64."""
+        """Yield some rows at a time, as float64, not to be changed."""
         room = np.empty((0, 0))
         for part in blocks(*self.shape):
             found = self.steps[part]
+            if found.dtype == np.float64:
+                yield part, found
+                continue
             if len(room) < len(found):
                 room = np.empty(found.shape)
             block = room[: len(found)]
@@ -253,12 +277,13 @@ def moment_sum(rows: IntegerRows, radius: float) -> CertifiedSum:
     def summed(scale: float, whole: bool) -> FloatArray:
         total = np.zeros((d, d))
         for part, block in rows.blocks():
-            block *= factor[part, None] * scale
-            other = block * rows.weight[part, None]
+            left = block * (factor[part, None] * scale)
+            right = left * rows.weight[part, None]
             if whole:
-                np.trunc(block, out=block)
-                np.trunc(other, out=other)
-            total += block.T @ other
+                np.trunc(left, out=left)
+                np.trunc(right, out=right)
+            # With weights zero and one this is a symmetric product, of half the cost.
+            total += (right.T @ right) if rows.whole else (left.T @ right)
         return total.reshape(-1)
 
     def integers(bits: int) -> torch.Tensor:

@@ -25,6 +25,7 @@ their noise is fixed beforehand: together they are one Gaussian (:mod:`descent
 <armijo.methods.descent>`).  Everything else is post-processing.
 """
 
+import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -163,7 +164,8 @@ class FeatureSpace(Standardization):
 
     features: Features
     columns: "Columns"
-    name: str
+    digest: str
+    base: "FeatureSpace | None" = None
 
     def view(self, rows: Rows) -> Rows:
         """Return the features of all rows, computed once in a run."""
@@ -171,10 +173,14 @@ class FeatureSpace(Standardization):
         def expanded() -> tuple[IntegerRows, FloatArray]:
             y = self.columns.targets(rows.y)
             weight = weights(rows) * self.columns.class_weights(y)
-            return self.features.rows(rows.X, weight), y
+            objective = self.columns.objective
+            whole = rows.X.weight is None and objective.class_weight is None
+            before = None if self.base is None else self.base.view(rows).X
+            found = self.features.rows(rows.X, weight, whole=whole, before=before)
+            return found, y
 
         def seen() -> Rows:
-            X, y = rows.cached_for_run(self.name, expanded)
+            X, y = rows.cached_for_run(("features", self.digest), expanded)
             return Rows(X, y, run_cache=rows.run_cache)
 
         return rows.cached("view", seen, self.features)
@@ -596,6 +602,12 @@ class Additive(Method[AdditiveState]):
 
     def _space(self, state: AdditiveState, phase: int) -> FeatureSpace:
         """Return the coordinates of a phase."""
+        name = f"space {phase}"
+        if name not in self._known:
+            self._known[name] = self._new_space(state, phase)
+        return self._known[name]
+
+    def _new_space(self, state: AdditiveState, phase: int) -> FeatureSpace:
         features = self.features(state, phase)
         descent = self._descent(phase, features.size)
         common: dict[str, Any] = {
@@ -613,8 +625,22 @@ class Additive(Method[AdditiveState]):
             clip=descent.clip,
             features=features,
             columns=self.columns(state),
-            name=f"features {phase}",
+            digest=self._digest(state, phase),
+            base=self._space(state, 0) if phase == 1 else None,
         )
+
+    def _digest(self, state: AdditiveState, phase: int) -> str:
+        """Return what tells features from those of other releases."""
+        name = f"digest {phase}"
+        if name not in self._known:
+            released = (state.scales, state.counts, state.chosen if phase else None)
+            found = hashlib.sha256(
+                repr((self.basis, self._n_rows, self._noise)).encode()
+            )
+            for tensor in released:
+                found.update(b"" if tensor is None else tensor.numpy().tobytes())
+            self._known[name] = found.hexdigest()
+        return self._known[name]
 
     def _prepared(
         self, batch: PrivateBatch, state: AdditiveState, phase: int, used: Gaussian

@@ -317,39 +317,52 @@ class Features:
         extra = self.variance * PAIR_VARIANCE / (1 + PAIR_VARIANCE)
         return weights * math.sqrt(extra / float((weights**2).sum()))
 
-    def rows(self, table: CodedTable, weight: FloatArray) -> IntegerRows:
-        """Return the features of all rows, on their lattice, with their weights."""
+    def rows(
+        self,
+        table: CodedTable,
+        weight: FloatArray,
+        *,
+        whole: bool = False,
+        before: IntegerRows | None = None,
+    ) -> IntegerRows:
+        """Return the features of all rows, on their lattice, with their weights.
+
+        ``before`` are the rows with the features of single columns only.
+        """
+
+        def fill(part: slice, out: FloatArray) -> None:
+            if before is None:
+                self._fill_columns(table[part], out[:, : self.n_additive])
+            if self.products:
+                self._fill_products(table[part], out[:, -len(self.products) :])
+
         return IntegerRows.filled(
-            len(table), self.size, lambda part: self.block(table[part]), weight
+            len(table), self.size, fill, weight, whole=whole, before=before
         )
 
-    def block(self, table: CodedTable) -> FloatArray:
-        """Return the features of some rows."""
-        found = np.empty((len(table), self.size))
+    def _fill_columns(self, table: CodedTable, out: FloatArray) -> None:
         for column, place, cells in zip(
             self.columns, self.slices, table.cells, strict=True
         ):
-            found[:, place] = column.features(cells)
-        if not self.products:
-            return found
-        factors, left, right = self._factors(table)
-        block = found[:, self.n_additive :]
-        np.multiply(factors[:, left], factors[:, right], out=block)
-        block *= self._weights
-        return found
+            out[:, place] = column.features(cells)
 
-    def _factors(self, table: CodedTable) -> tuple[FloatArray, list[int], list[int]]:
-        """Return the functions of all columns in products, and where factors stand."""
-        used = sorted({place for product in self.products for place in _both(product)})
+    def _fill_products(self, table: CodedTable, out: FloatArray) -> None:
         parts = [
             self.columns[place].factors(table.cells[place], self._effects_of(place))
-            for place in used
+            for place in self._used
         ]
-        ends = np.cumsum([0, *(part.shape[1] for part in parts)])
-        start = dict(zip(used, ends.tolist(), strict=False))
+        factors = np.concatenate(parts, axis=1)
+        ends = np.cumsum([0, *(part.shape[1] for part in parts)]).tolist()
+        start = dict(zip(self._used, ends, strict=False))
         left = [start[one.first] + one.k - 1 for one in self.products]
         right = [start[one.second] + one.l - 1 for one in self.products]
-        return np.concatenate(parts, axis=1), left, right
+        np.multiply(factors[:, left], factors[:, right], out=out)
+        out *= self._weights
+
+    @cached_property
+    def _used(self) -> list[int]:
+        """The columns that take part in products."""
+        return sorted({place for product in self.products for place in _both(product)})
 
     def _effects_of(self, place: int) -> FloatArray:
         if self.effects is None:
