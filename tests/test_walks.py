@@ -40,7 +40,8 @@ def test_a_fit():
     model = PrivateLogisticRegression(classes=[0, 1], n_rows=500)
     files = walked(lambda: model.fit(X, y))
     assert "training/run.py" in files
-    assert len(files) <= 25, sorted(files)
+    # 25, and the steps that auto shares with the additive method.
+    assert len(files) <= 26, sorted(files)
 
 
 def test_a_fit_of_a_table(tmp_path: Path, monkeypatch):

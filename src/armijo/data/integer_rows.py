@@ -18,8 +18,9 @@ int64.
 """
 
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,85 +48,122 @@ _BLOCK = 1 << 18  # numbers in a block of rows
 
 
 _HELD = 1 << 25  # numbers that are held in float64: 256 MiB
+_MEMORY_SHARE = 0.5  # of the free memory, for features that are held
+
+Fill = Callable[[slice, FloatArray], None]
+"""Writes the features of a part of the rows, each row's from that row alone."""
+
+
+def free_memory() -> int:
+    """Return how many bytes features may take: half of what is free now."""
+    try:
+        pages, size = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # not told on this system
+        return 1 << 30
+    return int(pages * size * _MEMORY_SHARE)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class IntegerRows:
     """Rows of whole numbers, each at most ``LARGEST_FEATURE``.
 
-    They are held in float64, in which they are multiplied, or in float32 where they are
-    many: both have them exactly.  ``weight`` multiplies what a row adds to any sum; a
-    blank row has weight zero.  ``squares`` are the exact squared norms of the rows, in
-    squared lattice steps.  ``whole`` says that weights are zero and one only, which is
-    a public setting.
+    Attributes
+    ----------
+    fill : callable
+        Writes the features of some rows, of which the first ``len(before)`` columns,
+        if any, come from other rows.
+    n_features : int
+        Their number.
+    weight : array
+        What multiplies what a row adds to any sum; a blank row has weight zero.
+    squares : array
+        The exact squared norms of the rows, in squared lattice steps.
+    whole : bool
+        Whether weights are zero and one only, which is a public setting.
+    before : IntegerRows or None
+        The same rows with the first features only.
+    held : array or None
+        All rows, in float64, in which they are multiplied, or in float32 where they
+        are many: both have them exactly.  None computes them again whenever they are
+        needed, since they would take more memory than there is.  Whichever it is, the
+        integers are the same.
     """
 
-    steps: NDArray[Any]
+    fill: Fill
+    n_features: int
     weight: FloatArray
     squares: FloatArray
     whole: bool = False
+    before: "IntegerRows | None" = None
+    held: NDArray[Any] | None = None
 
     @classmethod
     def filled(
         cls,
-        n_rows: int,
         n_features: int,
-        fill: Callable[[slice, FloatArray], None],
+        fill: Fill,
         weight: FloatArray,
         *,
         whole: bool = False,
         before: "IntegerRows | None" = None,
+        memory: int | None = None,
     ) -> "IntegerRows":
-        """Round features, computed some rows at a time, to the lattice.
+        """Compute the features of all rows once, and hold them if ``memory`` allows.
 
-        ``fill`` writes the features of a part of the rows, each from that row alone.
-        Features beyond the range are cut; a row with one that is no number is zero.
-        ``before`` are rows whose features come first and are not computed again.
+        ``memory`` is in bytes; None is :func:`free_memory`.
         """
-        start = 0 if before is None else before.shape[1]
-        kind = np.float64 if n_rows * n_features <= _HELD else np.float32
-        steps = np.empty((n_rows, n_features), dtype=kind)
-        squares = np.zeros(n_rows)
-        if before is not None:
-            steps[:, :start] = before.steps
-            squares += before.squares
-        for part in blocks(n_rows, n_features - start):
-            block = np.empty((len(squares[part]), n_features - start))
-            fill(part, block)
-            block *= 2.0**FEATURE_BITS
-            np.rint(block, out=block)
-            np.clip(block, -LARGEST_FEATURE, LARGEST_FEATURE, out=block)
+        n_rows, most = len(weight), free_memory() if memory is None else memory
+        size = n_rows * n_features
+        held = None
+        if size * 4 <= most:
+            small = size <= _HELD and size * 8 <= most
+            held = np.empty((n_rows, n_features), np.float64 if small else np.float32)
+        squares = np.empty(n_rows)
+        found = cls(fill, n_features, weight, squares, whole, before)
+        for part in blocks(n_rows, n_features):
+            block = found._computed(part)
             # 34 bits and the columns: exact in any order for 2**19 of them.
-            found = np.einsum("ij,ij->i", block, block)
-            bad = np.isnan(found)
-            if bad.any():
-                block[bad], found[bad] = 0.0, 0.0
-            steps[part, start:] = block
-            squares[part] += found
-        return cls(steps, weight, squares, whole)
+            squares[part] = np.einsum("ij,ij->i", block, block)
+            if held is not None:
+                held[part] = block
+        return replace(found, held=held)
+
+    def _computed(self, part: slice) -> FloatArray:
+        """Return some rows on the lattice.
+
+        Features beyond the range are cut; one that is no number is zero.
+        """
+        block = np.empty((len(self.weight[part]), self.n_features))
+        new = block
+        if self.before is not None:
+            known = self.before.block(part)
+            block[:, : known.shape[1]], new = known, block[:, known.shape[1] :]
+        self.fill(part, new)
+        new *= 2.0**FEATURE_BITS
+        np.rint(new, out=new)
+        np.clip(new, -LARGEST_FEATURE, LARGEST_FEATURE, out=new)
+        if math.isnan(new.sum()):
+            np.nan_to_num(new, copy=False, nan=0.0)
+        return block
+
+    def block(self, part: slice) -> FloatArray:
+        """Return some rows as float64, not to be changed."""
+        if self.held is None:
+            return self._computed(part)
+        return np.asarray(self.held[part], dtype=np.float64)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and features."""
-        return self.steps.shape[0], self.steps.shape[1]
+        return len(self.weight), self.n_features
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return len(self.steps)
+        return len(self.weight)
 
     def blocks(self) -> Iterator[tuple[slice, FloatArray]]:
-        """Yield some rows at a time, as float64, not to be changed."""
-        room = np.empty((0, 0))
-        for part in blocks(*self.shape):
-            found = self.steps[part]
-            if found.dtype == np.float64:
-                yield part, found
-                continue
-            if len(room) < len(found):
-                room = np.empty(found.shape)
-            block = room[: len(found)]
-            block[:] = found
-            yield part, block
+        """Yield some rows at a time."""
+        return ((part, self.block(part)) for part in blocks(*self.shape))
 
     def product(self, weights: FloatArray) -> FloatArray:
         """Return rows times public weights of shape (features, columns), exactly."""

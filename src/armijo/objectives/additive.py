@@ -336,9 +336,7 @@ class Features:
             if self.products:
                 self._fill_products(table[part], out[:, -len(self.products) :])
 
-        return IntegerRows.filled(
-            len(table), self.size, fill, weight, whole=whole, before=before
-        )
+        return IntegerRows.filled(self.size, fill, weight, whole=whole, before=before)
 
     def _fill_columns(self, table: CodedTable, out: FloatArray) -> None:
         for column, place, cells in zip(
