@@ -105,6 +105,8 @@ PAIRS_FROM = 3000.0  # rows over noise from which products are worth their noise
 ONE_PHASE, TWO_PHASES = (30,), (12, 24)  # steps
 AVERAGED = {1: (0.5,), 2: (0.25, 0.5)}  # of the steps, whose iterates are averaged
 CAUTION = {1: 1.0, 2: 1.5}  # of the damping
+MOST_MOMENTS = 2048  # features beyond which second moments are not measured
+FEW_FEATURES = 1024  # that cosines of numeric columns may lead to
 MOST_NOISE = 1.3  # in a score, where there are no products
 MOST_HELD = 3.0  # most that a rare class raises the damping
 LARGEST_START = 4.0  # of the intercept
@@ -238,16 +240,10 @@ class Columns:
     n_rows: float
     noise: float
 
-    def features(self, basis: Basis, orders: int) -> Features:
-        """Return the features of single columns."""
-        return additive_features(
-            self.cells[:-1],
-            self.counts[:-1],
-            self.n_rows,
-            self.noise,
-            basis=basis,
-            orders=orders,
-        )
+    def features(self, orders: int) -> Features:
+        """Return the features of single columns, with so many cosines of a rank."""
+        cells, counts = self.cells[:-1], self.counts[:-1]
+        return additive_features(cells, counts, self.n_rows, self.noise, orders=orders)
 
     @cached_property
     def target(self) -> Marginal:
@@ -392,9 +388,25 @@ class Additive(Method[AdditiveState]):
         ]
 
     @cached_property
+    def orders(self) -> int:
+        """How many cosines a numeric column has: fewer where columns are many."""
+        numeric = sum(isinstance(c, NumericColumn) for c in self.objective.columns)
+        room = FEW_FEATURES // max(numeric, 1) - 2
+        return 0 if self.basis == "line" else min(max(room, 0), COSINES)
+
+    @cached_property
+    def _measured(self) -> bool:
+        """Whether second moments are measured: public sizes decide."""
+        unused = COSINES - self.orders
+        numeric = sum(isinstance(c, NumericColumn) for c in self.objective.columns)
+        return self.objective.most_features - numeric * unused <= MOST_MOMENTS
+
+    @cached_property
     def phases(self) -> tuple[int, ...]:
         """Steps of each phase."""
-        if sum(self._free) < 2 or self.basis == "line" or self.pairs is False:
+        if not self._measured or not self.orders or sum(self._free) < 2:
+            return ONE_PHASE
+        if self.pairs is False:
             return ONE_PHASE
         enough = self._n_rows >= PAIRS_FROM * self._noise
         return TWO_PHASES if enough or self.pairs else ONE_PHASE
@@ -428,7 +440,7 @@ class Additive(Method[AdditiveState]):
         """Return noise and constants of the steps of a phase."""
         count, rest = len(self.phases), self.shares["phases"]
         part = 1.0 if count == 1 else (FIRST_PHASE, 1 - FIRST_PHASE)[phase]
-        moments = MOMENT_SHARES[count][phase]
+        moments = MOMENT_SHARES[count][phase] if self._measured else 0.0
         searches = SEARCH_SHARE * part
         return Descent(
             noise=self._noise,
@@ -459,7 +471,7 @@ class Additive(Method[AdditiveState]):
         found: list[Batch] = [Batch("scales")] if self.shares["scales"] else []
         found.append(Batch("counts"))
         for phase, steps in enumerate(self.phases):
-            found.append(Batch("moments", phase))
+            found += [Batch("moments", phase)] * self._measured
             found += [Batch("step", phase, update) for update in range(steps)]
         if self.shares["recalibration"]:
             found += [Batch("recalibration", 0, k) for k in range(3)]
@@ -592,7 +604,7 @@ class Additive(Method[AdditiveState]):
         name = f"features {phase}"
         if name not in self._known:
             columns = self.columns(state)
-            features = columns.features(self.basis, COSINES)
+            features = columns.features(self.orders)
             if phase == 1:
                 effects = calibrated(chosen=state.chosen).numpy()
                 rare = columns.balance < RARE
@@ -645,12 +657,21 @@ class Additive(Method[AdditiveState]):
     def _prepared(
         self, batch: PrivateBatch, state: AdditiveState, phase: int, used: Gaussian
     ) -> AdditiveState:
-        """Begin a phase: choose products, release moments, place the first point."""
+        """Begin a phase with the release of second moments."""
+        state = self._begun(state, phase)
+        query = self._space(state, phase).second_moments()
+        values, vectors = spectrum(batch.noisy_sum(query, used), batch.expected_size)
+        return replace(
+            state,
+            values=torch.from_numpy(values),
+            vectors=torch.from_numpy(vectors.reshape(-1)),
+        )
+
+    def _begun(self, state: AdditiveState, phase: int) -> AdditiveState:
+        """Choose products by the model so far, and place the first point."""
         if phase == 1:
             state = replace(state, chosen=self._effects(state))
         space = self._space(state, phase)
-        noisy = batch.noisy_sum(space.second_moments(), used)
-        values, vectors = spectrum(noisy, batch.expected_size)
         blocks = np.zeros((self.objective.outputs, space.features.size + 1))
         if phase == 1:
             before = self.weights_of(state, 0)
@@ -658,14 +679,8 @@ class Additive(Method[AdditiveState]):
             blocks[:, -1] = before[:, -1] / space.constant
         else:
             blocks[:, -1] = self.columns(state).intercepts / space.constant
-        return replace(
-            state,
-            values=torch.from_numpy(values),
-            vectors=torch.from_numpy(vectors.reshape(-1)),
-            point=torch.from_numpy(blocks.reshape(-1)),
-            total=None,
-            step_size=FIRST_STEP,
-        )
+        point = torch.from_numpy(blocks.reshape(-1))
+        return replace(state, point=point, total=None, step_size=FIRST_STEP)
 
     def weights_of(self, state: AdditiveState, phase: int) -> FloatArray:
         """Return weights and intercepts, one row for each score."""
@@ -682,12 +697,18 @@ class Additive(Method[AdditiveState]):
         return torch.from_numpy(axes[0] * np.linalg.norm(weights))
 
     def _curvature(self, state: AdditiveState, constant: float) -> Curvature:
-        values = calibrated(values=state.values).numpy()
-        size = len(values)
-        vectors = calibrated(vectors=state.vectors).numpy().reshape(size, size)
+        """Return the released second moments, or equal ones of trace one."""
+        values, vectors = self._spectrum(state)
         return Curvature(
             values=np.maximum(values, 0.0), vectors=vectors, constant=constant
         )
+
+    def _spectrum(self, state: AdditiveState) -> tuple[FloatArray, FloatArray | None]:
+        if state.values is None or state.vectors is None:
+            size = self.features(state, 0).size
+            return np.full(size, 1 / size), None
+        size = len(state.values)
+        return state.values.numpy(), state.vectors.numpy().reshape(size, size)
 
     def _moved(
         self,
@@ -697,6 +718,8 @@ class Additive(Method[AdditiveState]):
         used: tuple[Gaussian, ...],
     ) -> tuple[AdditiveState, StepRecord]:
         """Make a step, and average the last ones of the phase."""
+        if not self._measured and what.update == 0:
+            state = self._begun(state, what.phase)
         space = self._space(state, what.phase)
         descent = self._descent(what.phase, space.features.size)
         held = min(1 / self.columns(state).balance, MOST_HELD)
@@ -756,13 +779,13 @@ class Additive(Method[AdditiveState]):
         phase = len(self.phases) - 1
         radius = self.features(state, phase).radius
         weights = self.weights_of(state, phase)[:, :-1] * radius
-        size = weights.shape[1]
-        values = calibrated(values=state.values).numpy()
-        vectors = calibrated(vectors=state.vectors).numpy().reshape(size, size)
-        square = float((values * (weights @ vectors) ** 2).sum())
+        values, vectors = self._spectrum(state)
+        rotated = weights if vectors is None else weights @ vectors
+        square = max(float((values * rotated**2).sum()), 0.0)
         descent = self._descent(phase)
-        noise = descent.released(descent.moments).noise_scale / self._n_rows
-        square = max(square, 0.0) + noise * float((weights**2).sum())
+        if descent.moments:
+            noise = descent.released(descent.moments).noise_scale / self._n_rows
+            square += noise * float((weights**2).sum())
         return math.sqrt(square / self.objective.outputs + 1e-12)
 
     def _recalibrated(

@@ -410,10 +410,12 @@ def additive_features(
     n_rows: float,
     noise: float,
     *,
-    basis: Basis = "additive",
     orders: int = COSINES,
 ) -> Features:
-    """Return the features of columns from noisy counts of their cells."""
+    """Return the features of columns from noisy counts of their cells.
+
+    ``orders`` is the number of cosines of a numeric column; zero leaves the line.
+    """
     numeric = [k for k, part in enumerate(cells) if isinstance(part, NumericCells)]
     found = marginals(
         [part for part in cells if isinstance(part, NumericCells)],
@@ -421,7 +423,6 @@ def additive_features(
         n_rows,
         noise,
     )
-    orders = orders if basis == "additive" else 0
     columns: dict[int, ColumnFeatures] = {
         place: NumericFeatures(marginal, orders, True)
         for place, marginal in zip(numeric, found, strict=True)
