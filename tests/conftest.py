@@ -23,6 +23,4 @@ def plain_products(monkeypatch):
     Iterates have more bits than scores are computed with; products themselves are
     tested in ``tests/data/test_lattice.py``.
     """
-    monkeypatch.setattr(
-        "armijo.data.lattice.product", lambda X, w: np.asarray(X @ w)
-    )
+    monkeypatch.setattr("armijo.data.lattice.product", lambda X, w: np.asarray(X @ w))

@@ -2,12 +2,15 @@
 """What the tests of the accountants share: a step, prices, and what they look at."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import optimize
+from scipy.special import log_ndtr, ndtr
 
 from armijo.accounting.above_threshold import AboveThreshold
 from armijo.accounting.accountants import Accountant
@@ -77,3 +80,19 @@ def snapshot(watch: Accountant) -> tuple[object, ...]:
         watch.limits.tolist(),
         tuple(watch.ledger.charges),
     )
+
+
+def gaussian_delta(epsilon: float, rho: float) -> float:
+    """Smallest delta of Gaussian noise at ``epsilon`` (Balle and Wang 2018, Thm 8)."""
+    shift = math.sqrt(2 * rho)
+    up, down = shift / 2 - epsilon / shift, -shift / 2 - epsilon / shift
+    return float(ndtr(up) - math.exp(epsilon + float(log_ndtr(down))))
+
+
+def gaussian_epsilon(rho: float, delta: float) -> float:
+    """Smallest epsilon of Gaussian noise at ``delta``, by bisection."""
+    if gaussian_delta(0.0, rho) <= delta:
+        return 0.0
+    top = rho + 2 * math.sqrt(rho * math.log(1 / delta)) + 1e-9
+    root = optimize.brentq(lambda e: gaussian_delta(e, rho) - delta, 0.0, top)
+    return float(root)

@@ -136,10 +136,6 @@ def assert_convex(orders: FloatArray, curve: FloatArray, tolerance: float) -> No
     assert np.all(np.diff(slopes) >= -tolerance * np.abs(slopes[1:]))
 
 
-NOT_POSITIVE = (float("nan"), float("inf"), -float("inf"), -1.0, 0.0, True, "1", None)
-"""Values that no scale, budget or sensitivity may have."""
-
-
 def refused(build: object, name: str, value: object) -> None:
     """Check for a ``ValueError`` that names the argument and its value."""
     with pytest.raises(ValueError) as caught:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from armijo.accounting.above_threshold import SAFETY, AboveThreshold
 from armijo.accounting.mechanisms import Gaussian, Mechanism, PureDP, laplace_rdp
-from tests.accounting.contract import NOT_POSITIVE, assert_convex, over, refused
+from tests.accounting.contract import assert_convex, over
 
 FloatArray = NDArray[np.float64]
 
@@ -231,13 +231,6 @@ def test_laplace_without_threshold_noise():
     assert constant(1 + 1.01 * math.log(2) / 0.01, 0.01) == math.inf
 
 
-def test_a_cap_keeps_laplace_without_threshold_noise_finite():
-    few = AboveThreshold(
-        kind="laplace", threshold_scale=0.0, query_scale=4.0, max_queries=12
-    )
-    assert np.all(np.isfinite(few.rdp(ORDERS)))
-
-
 @pytest.mark.parametrize("epsilon", [1e-5, 1e-6, 1e-7, 1e-9])
 def test_rounding_never_makes_a_tiny_budget_cheaper(epsilon):
     orders = np.array([2.0, 3.0, 8.0, 64.0, 400.0])
@@ -272,38 +265,3 @@ def test_settings_of_the_paper():
 def test_no_noise_is_no_privacy(search):
     assert search.epsilon == math.inf
     assert np.all(search.rdp(ORDERS) == math.inf)
-
-
-NEGATIVE = [value for value in NOT_POSITIVE if value != 0.0]
-FINITE = [value for value in NOT_POSITIVE if value != math.inf]
-
-
-@pytest.mark.parametrize("value", NEGATIVE, ids=repr)
-@pytest.mark.parametrize("name", ["threshold_scale", "query_scale"])
-def test_bad_scales_are_refused(name, value):
-    scales = {"threshold_scale": 1.0, "query_scale": 1.0, name: value}
-    refused(lambda: AboveThreshold(kind="laplace", **scales), name, value)
-
-
-@pytest.mark.parametrize("value", FINITE, ids=repr)
-def test_bad_budgets_are_refused(value):
-    refused(lambda: AboveThreshold.laplace(value), "search_epsilon", value)
-    refused(lambda: AboveThreshold.gaussian(value, 3), "search_rho", value)
-
-
-@pytest.mark.parametrize("cap", [0, -1, 1.5, 3.0, True, "3", math.nan, math.inf])
-def test_bad_caps_are_refused(cap):
-    refused(lambda: AboveThreshold.laplace(1.0, cap), "max_queries", cap)
-    refused(lambda: AboveThreshold.gaussian(1.0, cap), "max_queries", cap)
-
-
-def test_gaussian_without_a_cap_is_refused():
-    refused(lambda: AboveThreshold.gaussian(1.0, None), "max_queries", None)
-
-
-@pytest.mark.parametrize("kind", ["normal", "", None, 3])
-def test_bad_kinds_are_refused(kind):
-    build = lambda: AboveThreshold(  # noqa: E731
-        kind=kind, threshold_scale=1.0, query_scale=1.0, max_queries=1
-    )
-    refused(build, "kind", kind)

@@ -107,12 +107,3 @@ def test_shares_stay_within_the_budget(budget):
     assert first.delta + second.delta <= budget.delta
     assert second.epsilon == pytest.approx(0.01 * budget.epsilon)
     assert reachable(budget).epsilon < budget.epsilon
-
-
-def test_bad_settings_are_refused():
-    with pytest.raises(ValueError, match="second_epsilon > 0"):
-        WithOutputNoise(
-            first=KiferObjective(epsilon=1.0, delta=1e-6),
-            second=PureDP(0.1),
-            second_epsilon=0.0,
-        )

@@ -2,15 +2,12 @@
 """The promise, its wording, and the conversion from Renyi divergence."""
 
 import json
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import optimize
-from scipy.special import log_ndtr, ndtr
 
 from armijo.accounting.budget import Budget, Guarantee, Neighboring
 from armijo.accounting.conversion import (
@@ -20,27 +17,11 @@ from armijo.accounting.conversion import (
     rdp_to_epsilon,
 )
 from armijo.accounting.paper import proposition1, proposition1_limit
-from tests.accounting.contract import NOT_POSITIVE, refused
+from tests.accounting.accounts import gaussian_delta, gaussian_epsilon
 
 epsilons = st.floats(0.01, 20.0)
 deltas = st.floats(1e-12, 0.1)
 orders = st.integers(2, 5000)
-
-
-def gaussian_delta(epsilon: float, rho: float) -> float:
-    """Smallest delta of Gaussian noise at ``epsilon`` (Balle and Wang 2018, Thm 8)."""
-    shift = math.sqrt(2 * rho)
-    up, down = shift / 2 - epsilon / shift, -shift / 2 - epsilon / shift
-    return float(ndtr(up) - math.exp(epsilon + float(log_ndtr(down))))
-
-
-def gaussian_epsilon(rho: float, delta: float) -> float:
-    """Smallest epsilon of Gaussian noise at ``delta``, by bisection."""
-    if gaussian_delta(0.0, rho) <= delta:
-        return 0.0
-    top = rho + 2 * math.sqrt(rho * math.log(1 / delta)) + 1e-9
-    root = optimize.brentq(lambda e: gaussian_delta(e, rho) - delta, 0.0, top)
-    return float(root)
 
 
 @given(epsilons, deltas, orders)
@@ -148,17 +129,6 @@ def test_grid_reaches_past_the_best_order(epsilon, delta):
     order = best_order(budget)
     best = float(rdp_limit(order, budget)) / order
     assert np.max(rdp_limit(grid, budget) / grid) >= best * (1 - 1e-3)
-
-
-@pytest.mark.parametrize("epsilon", NOT_POSITIVE, ids=repr)
-def test_bad_epsilon_is_refused(epsilon):
-    refused(lambda: Budget(epsilon=epsilon, delta=1e-5), "epsilon", epsilon)
-
-
-@pytest.mark.parametrize("delta", [*NOT_POSITIVE, 1.0, 1.5, 1], ids=repr)
-def test_bad_delta_is_refused(delta):
-    refused(lambda: Budget(epsilon=1.0, delta=delta), "delta", delta)
-    refused(lambda: rdp_to_epsilon(2, 0.1, delta), "delta", delta)
 
 
 def test_budget_is_a_value():

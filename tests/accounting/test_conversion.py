@@ -19,7 +19,6 @@ from armijo.accounting.conversion import (
 )
 from armijo.accounting.mechanisms import Gaussian, Repeated
 from armijo.accounting.output_perturbation import dense_orders
-from tests.accounting.contract import NOT_POSITIVE, refused
 from tests.accounting.renyi_noise import rdp_keeps
 
 EPSILONS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
@@ -145,11 +144,3 @@ def test_the_solver_says_when_nothing_or_everything_keeps():
     with pytest.raises(ValueError, match="raise epsilon"):
         smallest(lambda _: False)
     assert 0 < smallest(lambda _: True) < 1e-17
-
-
-@pytest.mark.parametrize("value", NOT_POSITIVE)
-def test_bad_arguments_are_refused(value):
-    refused(lambda: gaussian_delta(1.0, value), "noise_multiplier", value)
-    refused(lambda: smallest(lambda _: True, value), "start", value)
-    if value != 0.0 or isinstance(value, bool):
-        refused(lambda: gaussian_delta(value, 1.0), "epsilon", value)

@@ -24,7 +24,7 @@ from armijo.accounting.mechanisms import (
     laplace_rdp,
 )
 from tests.accounting.accounts import Laplace
-from tests.accounting.contract import NOT_POSITIVE, assert_convex, over, refused
+from tests.accounting.contract import assert_convex, over
 
 MECHANISMS: dict[str, Mechanism] = {
     "gaussian": Gaussian(noise_scale=3.0, sensitivity=2.0),
@@ -281,42 +281,3 @@ def test_description_nests():
 def test_description_of_what_is_no_mechanism():
     with pytest.raises(TypeError, match="Expected a mechanism, got 3"):
         describe(3)
-
-
-BUILDERS = {
-    "sensitivity": [
-        lambda value: Gaussian(noise_scale=1.0, sensitivity=value),
-        lambda value: Gaussian.from_rho(1.0, sensitivity=value),
-        lambda value: ExponentialMechanism(1.0, sensitivity=value),
-    ],
-    "epsilon": [PureDP, ExponentialMechanism],
-}
-
-
-@pytest.mark.parametrize("value", NOT_POSITIVE, ids=repr)
-@pytest.mark.parametrize(
-    ("name", "build"),
-    [(name, build) for name, builders in BUILDERS.items() for build in builders],
-)
-def test_bad_settings_are_refused(name, build, value):
-    refused(lambda: build(value), name, value)
-
-
-@pytest.mark.parametrize("value", [v for v in NOT_POSITIVE if v != 0.0], ids=repr)
-def test_bad_noise_of_a_gaussian_is_refused(value):
-    refused(lambda: Gaussian(noise_scale=value), "noise_scale", value)
-
-
-@pytest.mark.parametrize("value", [v for v in NOT_POSITIVE if v != math.inf], ids=repr)
-def test_bad_rho_is_refused(value):
-    refused(lambda: Gaussian.from_rho(value), "rho", value)
-
-
-@pytest.mark.parametrize("count", [0, -1, 1.5, 2.0, True, "3", math.nan, None])
-def test_bad_counts_are_refused(count):
-    refused(lambda: Repeated(PureDP(1.0), count), "count", count)
-
-
-def test_composition_of_nothing_is_refused():
-    with pytest.raises(ValueError, match=r"at least one mechanism, got \(\)"):
-        Composed(())

@@ -3,7 +3,6 @@
 
 import math
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -186,22 +185,6 @@ def test_noise_on_an_approximate_minimizer():
     assert gaussian_delta(0.01, release.noise_multiplier) <= 1e-10
     assert noise == pytest.approx(5e-5 * gaussian_noise(budget), rel=1e-9)
     assert output_noise(0.0, 40.0, budget) == 0.0
-
-
-@pytest.mark.parametrize("value", contract.NOT_POSITIVE)
-def test_bad_arguments_are_refused(value):
-    budget = Budget(epsilon=1.0, delta=1e-6)
-    good = {"noise_scale": 1.0, "strong_convexity": 9.0}
-    for name in ("noise_scale", "strong_convexity", "lipschitz", "smoothness"):
-        bad = {**good, name: value}
-        contract.refused(partial(ObjectivePerturbation, **bad), name, value)
-    for name in ("strong_convexity", "smoothness"):
-        bad = {"strong_convexity": 9.0, name: value}
-        contract.refused(partial(least_noise, budget, **bad), name, value)
-    contract.refused(lambda: calibrate_objective(budget, l2_sum=value), "l2_sum", value)
-    contract.refused(
-        lambda: output_noise(1.0, value, budget), "strong_convexity", value
-    )
 
 
 @pytest.mark.parametrize("convexity", [0.1, 0.25])

@@ -3,7 +3,6 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from armijo.accounting.output_perturbation import (
     rsgd_sensitivities,
     rsgd_step_size,
 )
-from tests.accounting import contract
 
 # Gradients of all rows z at w, with Lipschitz constant 1 and this smoothness.
 Gradients = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -178,13 +176,3 @@ def test_published_sensitivity_and_special_steps():
         published(step_size=9.0)
     assert rsgd_step_size(0.5, 3, 2) == 0.25
     assert rsgd_step_size(0.5, 3, 1) == 0.5
-
-
-@pytest.mark.parametrize("value", contract.NOT_POSITIVE)
-def test_bad_arguments_are_refused(value):
-    gd = {"step_size": 1.0, "steps": 5, "n_rows": 10}
-    rsgd = {"step_size": 1.0, "epochs": 5, "n_batches": 10, "batch_size": 3}
-    for function, good in ((gd_sensitivity, gd), (rsgd_sensitivities, rsgd)):
-        for name in (*good, "smoothness"):
-            bad = {**good, name: value}
-            contract.refused(partial(function, **bad), name, value)

@@ -36,7 +36,6 @@ from armijo.accounting.paper import (
 )
 from armijo.errors import BudgetExceeded, UnchargedAccess
 from tests.accounting.accounts import BUDGET, STEP, drain, on_file, snapshot
-from tests.accounting.contract import NOT_POSITIVE, refused
 
 
 def printed_step(epsilon: float) -> Subsampled:
@@ -95,13 +94,6 @@ def test_proposition_1_vectors():
     limit = float(proposition1_limit(31, BUDGET))
     assert limit == 1.0 - math.log(1e8) / 30
     assert proposition1(31, limit, 1e-8) == pytest.approx(1.0, rel=1e-14, abs=0.0)
-
-
-def test_constant_of_the_any_order_rule():
-    orders = np.arange(2.0, 501.0)
-    constant = np.sum((1 - 1 / orders) ** (orders - 1) / orders)
-    assert constant == pytest.approx(2.279380, abs=5e-7)
-    assert ORDERS.tolist() == orders.tolist()
 
 
 def literal_lemma(order: int, sampling_prob: float, curve: list[float]) -> float:
@@ -262,25 +254,3 @@ def test_label_that_the_orders_cannot_express_is_refused():
     with pytest.raises(ValueError, match=r"got 0\.03 at delta 1e-08") as caught:
         PaperAccountant(Budget(epsilon=0.03, delta=1e-8))
     assert "0.0369" in str(caught.value)
-
-
-@pytest.mark.parametrize("sampling_prob", [*NOT_POSITIVE, 1.5], ids=repr)
-def test_bad_rates_are_refused(sampling_prob):
-    refused(
-        lambda: lemma_pss(2, sampling_prob, np.ones(3)), "sampling_prob", sampling_prob
-    )
-
-
-@pytest.mark.parametrize("order", [1, 0, -2, 2.0, True, "2", None])
-def test_bad_orders_are_refused(order):
-    refused(lambda: lemma_pss(order, 0.1, np.ones(9)), "order", order)
-
-
-@pytest.mark.parametrize("steps", [0, -1, 1.5, True, "3", None])
-def test_bad_steps_are_refused(steps):
-    refused(lambda: printed_epsilon(STEP, steps, 1e-5), "steps", steps)
-
-
-@pytest.mark.parametrize("delta", [*NOT_POSITIVE, 1.0], ids=repr)
-def test_bad_delta_is_refused(delta):
-    refused(lambda: printed_epsilon(STEP, 3, delta), "delta", delta)

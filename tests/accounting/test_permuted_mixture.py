@@ -2,7 +2,6 @@
 """The permuted mixture: its curve and profile against exact laws, and its noise."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -99,19 +98,3 @@ def test_one_batch_is_one_gaussian():
     budget = Budget(epsilon=0.3, delta=1e-6)
     tight = mixture_noise(budget, (2.0,), profile=True)
     assert tight == pytest.approx(2 * gaussian_noise(budget), rel=1e-11)
-
-
-@pytest.mark.parametrize("value", contract.NOT_POSITIVE)
-def test_bad_arguments_are_refused(value):
-    build = partial(PermutedMixture, sensitivities=(1.0, value), noise_scale=1.0)
-    contract.refused(build, "sensitivity", value)
-    build = partial(PermutedMixture, sensitivities=(1.0,), noise_scale=value)
-    contract.refused(build, "noise_scale", value)
-    budget = Budget(epsilon=1.0, delta=1e-6)
-    contract.refused(partial(mixture_noise, budget, (value,)), "sensitivity", value)
-
-
-@pytest.mark.parametrize("bounds", [(), [1.0]])
-def test_sensitivities_must_be_a_tuple_with_entries(bounds):
-    with pytest.raises(ValueError, match="one for each batch"):
-        PermutedMixture(sensitivities=bounds, noise_scale=1.0)

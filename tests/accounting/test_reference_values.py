@@ -138,18 +138,19 @@ def test_gaussian_above_threshold(row):
 
 @rows("exact_law")
 def test_exact_law(row):
-    noises = Noises(
-        kind=row["kind"],
-        threshold_scale=row["threshold_scale"],
-        query_scale=row["query_scale"],
+    scales = {"laplace": (2.0, 4.0), "gaussian": (math.sqrt(30), math.sqrt(60))}
+    threshold, query = scales[row["kind"]]  # the table rounds them to twelve digits
+    assert (row["threshold_scale"], row["query_scale"]) == (
+        digits(threshold),
+        digits(query),
     )
+    noises = Noises(kind=row["kind"], threshold_scale=threshold, query_scale=query)
     queries = np.array(row["q"])
     law = np.exp(log_law(noises, queries))
     forward, reverse = divergences(noises, queries, queries + row["shift"], [2, 8, 64])
     found = [law[0], law[-1], *forward, reverse[0]]
     expected = [row[k] for k in ("P_first", "P_fail", "D2", "D8", "D64", "D2_rev")]
-    # The scales are rounded to twelve digits as well, which high orders amplify.
-    np.testing.assert_allclose(found, expected, rtol=2e-11)
+    np.testing.assert_allclose(found, expected, rtol=TWELVE_DIGITS)
 
 
 def integer_orders(curve: Any, top: int) -> FloatArray:

@@ -123,8 +123,3 @@ def test_an_infinite_inner_curve_stays_infinite():
 )
 def test_contract(mechanism, check):
     check(mechanism)
-
-
-@pytest.mark.parametrize("mean", [1.0, 0.5, -3.0, math.nan, math.inf, "2", True, None])
-def test_bad_means_are_refused(mean):
-    contract.refused(lambda: RepeatAndSelect(PureDP(1.0), mean), "mean", mean)
