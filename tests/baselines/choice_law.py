@@ -6,37 +6,18 @@ import torch
 from scipy.special import log_softmax
 
 import armijo.data.gate as gate
-from armijo.accounting.accountants import Accountant
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.data.gate import PrivateDataset
 from armijo.objectives import LinearObjective
 from armijo.registry import make_method
+from tests.data.gate_doubles import FreeAccountant
 from tests.training.runs import RunSettings, train
-
-
-class OpenAccountant(Accountant):
-    """Accepts everything, under a given relation: for laws and noise-free limits."""
-
-    def __init__(self, relation=Neighboring.ADD_REMOVE):
-        super().__init__(
-            Budget(epsilon=1.0, delta=1e-5),
-            relation=relation,
-            limits=np.ones(1),
-            name="open",
-            insecure_deterministic=True,
-        )
-
-    def _cost(self, mechanism):
-        return np.ones(1)
-
-    def _fits(self, total):
-        return True
 
 
 def opened(method, state, X, y, *, relation=Neighboring.ADD_REMOVE, n_rows=None):
     """Return the batch of a method's next plan."""
     data = PrivateDataset(
-        X, y, n_rows=n_rows or max(len(X), 1), accountant=OpenAccountant(relation)
+        X, y, n_rows=n_rows or max(len(X), 1), accountant=FreeAccountant(relation)
     )
     return data.open(method.plan(state))
 

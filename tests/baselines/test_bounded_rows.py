@@ -11,17 +11,8 @@ from scipy import sparse
 from armijo.baselines.perturbation import BoundedRows, loss_smoothness
 from armijo.objectives.linear import LinearObjective
 from armijo.objectives.losses import Huber
-from armijo.registry import make_method
 from tests.baselines.one_shot_doubles import rows_of, table, unit_rows
 
-METHODS = (
-    "outpert-gd",
-    "outpert-rsgd",
-    "objpert",
-    "objpert-kst",
-    "objpert-pure",
-    "amp",
-)
 ANY = st.floats(width=64, allow_nan=True, allow_infinity=True)
 TABLES = arrays.arrays(np.float64, (5, 3), elements=ANY)
 
@@ -113,16 +104,6 @@ def test_smoothness_is_the_largest_slope_of_the_slope(loss, bound):
 def test_a_loss_without_it_is_refused(loss):
     with pytest.raises(ValueError, match="logistic or huber"):
         loss_smoothness(LinearObjective(loss=loss, n_features=1))
-
-
-@pytest.mark.parametrize("method", METHODS)
-class TestFeatureNorm:
-    def test_it_is_asked_for(self, method):
-        with pytest.raises(ValueError, match=f"'{method}' asks for data_norm"):
-            make_method(method, {})
-
-    def test_prediction_clips_to_it(self, method):
-        assert make_method(method, {"data_norm": 2.5}).data_norm == 2.5
 
 
 def test_entries_that_stand_several_times_do_not_leave_the_ball():

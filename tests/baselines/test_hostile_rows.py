@@ -1,26 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows made to break a bound or to make a run speak, through whole methods."""
 
-import warnings
-
 import numpy as np
 import pytest
 from scipy import sparse
 
-from armijo.accounting.budget import Neighboring
 from armijo.baselines.perturbation import BoundedRows
 from armijo.data import fixed_point
 from armijo.data.query import OuterProduct, Rows
-from armijo.registry import make_method
 from tests.baselines.one_shot_doubles import (
-    BUDGET,
     built,
     fitted,
-    objective,
     rows_of,
-    table,
 )
-from tests.training.runs import RunSettings, train
 
 BOUNDED = ("outpert-gd", "outpert-rsgd", "objpert", "amp")
 
@@ -64,30 +56,3 @@ class TestEntriesInParts:
         assert (seen[0] != seen[1]).nnz == 0
         found = [fitted(method, form, y).w for form in (X, whole)]
         np.testing.assert_array_equal(*found)
-
-
-METHODS = ("auto", "blgd", "blsgd", "sgd", "agd", "hyfree", "majority", *BOUNDED)
-
-
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
-@pytest.mark.parametrize("method", METHODS)
-def test_no_row_makes_a_run_speak(method, form):
-    """Not by a warning and not by an error: all would tell of it."""
-    X, y = table(40)
-    X[0], X[1, 0], X[2, 1] = 1e308, np.nan, np.inf
-    X[3], X[4], X[5], X[6, 2] = 1e154, 3e37, 5e-324, -1e200
-    asked = {"data_norm": 1.0} if method in BOUNDED else {}
-    if method == "blsgd":
-        asked["expected_steps"] = 10
-    settings = RunSettings(
-        budget=BUDGET,
-        objective=objective(),
-        method=make_method(method, asked),
-        n_rows=40,
-        relation=Neighboring.ADD_REMOVE,
-        seed=0,
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        result = train(form(X), y, settings)
-    assert np.isfinite(result.w).all()

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch.nn.functional import logsigmoid
 
 from armijo._noise import poisson_sample
-from armijo.accounting.accountants import Accountant, PlannedAccountant
-from armijo.accounting.budget import Budget, Neighboring
+from armijo.accounting.accountants import PlannedAccountant
+from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import noise_multiplier_for, planned_epsilon
 from armijo.baselines.hyfree import HyFree, parabola_minimum
 from armijo.data.gate import PrivateDataset
@@ -23,31 +23,13 @@ from armijo.methods.base import Problem, minimize
 from armijo.objectives.linear import LinearObjective
 from armijo.objectives.losses import Huber
 from armijo.randomness import Randomness
+from tests.data.gate_doubles import FreeAccountant
 from tests.data.lattice_doubles import on_lattice
 from tests.training.files import survived
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 ROWS, FEATURES = 90, 3
 LITERAL = {"step_change": 1e12, "significance": 0.0, "growth_cap": 1.0}
-
-
-class FreeAccountant(Accountant):
-    """Pays for runs without noise, which promise nothing."""
-
-    def __init__(self):
-        super().__init__(
-            BUDGET,
-            relation=Neighboring.ADD_REMOVE,
-            limits=np.ones(1),
-            name="free",
-            broken_premises=("there is no noise",),
-        )
-
-    def _cost(self, mechanism):
-        return np.ones(1)
-
-    def _fits(self, total):
-        return True
 
 
 class Answers:

@@ -9,7 +9,6 @@ import pytest
 from armijo.accounting.budget import Budget
 from armijo.baselines.selection import OnlySelection
 from armijo.baselines.trivial import Majority
-from armijo.estimators import PrivateLogisticRegression
 from armijo.methods.base import Problem
 from armijo.objectives import LinearObjective
 from tests.baselines.choice_law import log_laws, run, zeros
@@ -88,13 +87,3 @@ def test_unknown_labels_vote_for_nobody(monkeypatch):
     (law,) = log_laws(monkeypatch, method, state, X, y, BINARY)
     np.testing.assert_allclose(law, -math.log(2), atol=1e-12)
     assert isinstance(method, Majority)
-
-
-def test_through_the_estimator():
-    X = np.random.default_rng(0).normal(size=(80, 2))
-    y = np.array(["no", "yes"])[(np.arange(80) < 60).astype(int)]
-    model = PrivateLogisticRegression(
-        epsilon=1.0, method="majority", classes=["no", "yes"], n_rows=80
-    ).fit(X, y)
-    assert set(model.predict(X)) == {"yes"}
-    assert model.n_iter_ == 1

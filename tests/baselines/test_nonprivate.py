@@ -45,19 +45,6 @@ def test_the_gradient_norm(loss):
     assert np.linalg.norm(gradient) <= 1.01e-7
 
 
-def test_it_says_that_it_is_not_private():
-    X, y = table()
-    result = fitted("nonprivate", X, y, seed=None)
-    assert not result.accountant.guarantee.holds
-    assert "not private" in result.accountant.guarantee.sentence()
-    assert not make_method("nonprivate", {}).private
-
-
-def test_it_takes_no_parameters():
-    with pytest.raises(ValueError, match="does not take data_norm"):
-        make_method("nonprivate", {"data_norm": 1.0})
-
-
 def test_rows_that_are_no_numbers_are_left_out():
     X, y = table(50)
     bad = np.vstack([X, [[np.nan, 1, 1], [np.inf, 0, 0]]])

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from armijo.accounting.accountants import PlannedAccountant
@@ -64,7 +64,6 @@ def test_the_largest_epsilon_that_fits(count, start):
 
 
 class TestOnlySelection:
-    @settings(deadline=None)
     @given(epsilon=st.floats(1e-3, 5.0), delta=st.sampled_from([1e-12, 1e-8, 1e-3]))
     def test_its_epsilon_is_the_promise(self, epsilon, delta):
         plan = ((OnlySelection(epsilon), 1),)

@@ -175,16 +175,6 @@ def test_settings_are_drawn_evenly(small):
     assert max(abs(n - draws / len(seen)) for n in seen.values()) < 5 * np.sqrt(200)
 
 
-@pytest.mark.parametrize("shape", ["empty", "zero", "nan"])
-def test_odd_rows_are_survived(small, shape):
-    X, y = table(0 if shape == "empty" else ROWS)
-    X = np.zeros_like(X) if shape == "zero" else X
-    if shape == "nan":
-        X[::2] = np.nan
-    ((state, _),), _ = run(small, table=(X, y))
-    assert bool(torch.isfinite(state.w).all())
-
-
 def test_a_second_search_is_refused(small):
     data = data_for(small, seed=0)
     plan = small.plan(small.init(torch.zeros(4).double()))

@@ -31,10 +31,10 @@ X3 = on_lattice([[0.3, 0.1], [0.2, -0.4], [-0.5, 0.6]])
 class FreeAccountant(Accountant):
     """Accepts everything: laws are tested on runs that no budget would pay for."""
 
-    def __init__(self) -> None:
+    def __init__(self, relation: Neighboring = Neighboring.ADD_REMOVE) -> None:
         super().__init__(
             BUDGET,
-            relation=Neighboring.ADD_REMOVE,
+            relation=relation,
             limits=np.ones(1),
             name="free",
             insecure_deterministic=True,

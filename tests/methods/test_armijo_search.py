@@ -24,6 +24,12 @@ def vector(*values):
     return torch.tensor(values, dtype=torch.float64)
 
 
+def linear(features=2, **settings):
+    return LinearObjective(
+        loss="logistic", n_features=features, fit_intercept=False, **settings
+    )
+
+
 class RecordingBatch:
     """Answers with a scripted index and keeps what it was asked on the way."""
 
@@ -137,9 +143,7 @@ class TestBounds:
     @pytest.mark.parametrize("l2", [0.0, 10.0])
     def test_losses_have_the_loss_clip(self, l2):
         batch = RecordingBatch()
-        objective = LinearObjective(
-            loss="logistic", n_features=2, fit_intercept=False, l2=l2
-        )
+        objective = linear(l2=l2)
         choose(ArmijoSearch(form="loss"), batch, objective, loss_clip=0.7)
         assert [query.bound for query in batch.asked] == [0.7] * 20
 
@@ -147,9 +151,7 @@ class TestBounds:
     def test_differences_have_the_length_of_the_step(self, l2):
         """Sensitivity eta C ||d|| of each candidate, with ||(3, 4)|| = 5."""
         batch = RecordingBatch()
-        objective = LinearObjective(
-            loss="logistic", n_features=2, fit_intercept=False, l2=l2
-        )
+        objective = linear(l2=l2)
         search = ArmijoSearch(form="difference", shrink=0.5, max_tries=3)
         choose(search, batch, objective, max_grad_norm=0.25)
         assert [query.bound for query in batch.asked] == [2.5, 1.25, 0.625]
@@ -179,7 +181,7 @@ class TestBounds:
     def test_a_row_that_is_not_finite_is_left_out_of_the_search(self):
         """Margin +inf has loss 0; inf - inf after the step must not look like one."""
         batch = RecordingBatch(answer=0)
-        objective = LinearObjective(loss="logistic", n_features=2, fit_intercept=False)
+        objective = linear()
         direction = Direction(vector=vector(1, 0))
         choose(ArmijoSearch(), batch, objective, w=vector(1, 0), direction=direction)
         rows = Rows(np.array([[math.inf, 1.0]]), np.ones(1))
@@ -188,7 +190,7 @@ class TestBounds:
     @pytest.mark.parametrize("kind", ["laplace", "gaussian"])
     def test_a_direction_of_zero_is_searched_like_any_other(self, kind):
         search = ArmijoSearch(form="difference", kind=kind)
-        objective = LinearObjective(loss="logistic", n_features=2, fit_intercept=False)
+        objective = linear()
         mechanism = search.mechanism(1.0)
         randomness = Randomness(seed=1, insecure_deterministic=True).for_charge(0)
         batch = open_batch(np.ones((3, 2)), np.ones(3), mechanism, randomness)
@@ -202,9 +204,7 @@ class TestOffset:
 
     def offsets(self, *, l2=0.1, noise_sq_norm=0.0, **settings):
         batch = RecordingBatch()
-        objective = LinearObjective(
-            loss="logistic", n_features=2, fit_intercept=False, l2=l2
-        )
+        objective = linear(l2=l2)
         direction = Direction(vector=vector(1, 0), noise_sq_norm=noise_sq_norm)
         search = ArmijoSearch(shrink=0.5, max_tries=2, **settings)
         choose(search, batch, objective, w=vector(3, 4), direction=direction)
@@ -243,9 +243,7 @@ class TestOffset:
     )
     def test_is_the_public_part_of_the_armijo_test(self, w, d, l2, size):
         batch = RecordingBatch()
-        objective = LinearObjective(
-            loss="logistic", n_features=3, fit_intercept=False, l2=l2
-        )
+        objective = linear(3, l2=l2)
         choose(
             ArmijoSearch(),
             batch,
@@ -310,9 +308,7 @@ class Law:
 
     def __init__(self, search):
         self.search = search
-        self.objective = LinearObjective(
-            loss="logistic", n_features=2, fit_intercept=False, l2=0.1
-        )
+        self.objective = linear(l2=0.1)
 
     def queries(self):
         """Each query over its own sensitivity."""

@@ -2,7 +2,6 @@
 """Every sum of the automatic method: one row moves it by its bound at most."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy import sparse
 
 from armijo.data import fixed_point
 from armijo.data.lattice import CenteredRows
@@ -95,28 +93,6 @@ class TestSensitivity:
         points = ThreePoints(frame=here, sizes=FACTORS, rms_score=0.3)
         query = points.query(model, here.model(0.5 * point))
         assert moved(query, X, y) <= math.sqrt(3)
-
-    def test_a_class_that_does_not_exist_stops_nothing(self):
-        """A row may not decide whether a run that is paid for goes on."""
-        objective = LinearObjective(loss="softmax", n_features=D, n_classes=3)
-        here = replace(frame(), objective=objective)
-        model = here.model(torch.arange(objective.size, dtype=torch.float64))
-        points = ThreePoints(frame=here, sizes=FACTORS, rms_score=0.3)
-        y = np.array([0.0, 1.0, -1.0, 3.0, math.nan, math.inf, 0.5])
-        X = np.random.default_rng(4).normal(size=(7, D))
-        center = np.full(D, 0.1)
-        for query in (
-            here.gradient_sum(model),
-            points.query(model, 0.5 * model),
-            auto.norm_histogram(objective),
-            auto.row_sum(objective, 3.0),
-            auto.square_sum(objective, 3.0),
-            auto.second_moments(objective, center, 2.0),
-        ):
-            for kind in (np.asarray, sparse.csr_matrix):
-                found = total(query, kind(X), y)
-                assert found.any()
-                assert found.tolist() == total(query, kind(X[:2]), y[:2]).tolist()
 
 
 class TestExactness:

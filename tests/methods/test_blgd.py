@@ -11,53 +11,14 @@ from scipy import stats
 from armijo.accounting.above_threshold import AboveThreshold
 from armijo.accounting.mechanisms import Gaussian
 from armijo.data.gate import PrivateBatch
-from armijo.data.query import BoundedQuery, Rows
+from armijo.data.query import Rows
 from armijo.methods import BLGD, Problem
 from armijo.objectives import LinearObjective
 from armijo.randomness import Randomness
+from tests.methods.scripted import FlatObjective, ScriptedBatch
 
 RHO, EPSILON, GROWTH = 0.02, 0.2, 0.3
 FAIL = None
-
-
-class ScriptedBatch:
-    """Returns one given sum and one given answer."""
-
-    def __init__(self, noisy_sum, answer):
-        self._noisy_sum, self._answer = noisy_sum, answer
-        self.used = []
-
-    def noisy_vector(self, query, mechanism):
-        self.used.append(mechanism)
-        return torch.tensor(self._noisy_sum, dtype=torch.float64)
-
-    def first_above(self, queries, mechanism):
-        self.used.append(mechanism)
-        return self._answer
-
-
-class FlatObjective:
-    """A constant gradient for each row, and a penalty gradient that is constant too."""
-
-    def __init__(self, size=2, per_row=None, penalty=0.0):
-        self.size = size
-        self._per_row = np.zeros(size) if per_row is None else per_row
-        self._penalty = penalty
-
-    def gradient_sum(self, w, *, clip):
-        return BoundedQuery(
-            contributions=lambda rows: np.tile(self._per_row, (rows.size, 1)),
-            bound=clip,
-        )
-
-    def loss_drop_sum(self, w, step, step_size, *, form, clip, offset):
-        return BoundedQuery(contributions=lambda rows: np.zeros(rows.size), bound=clip)
-
-    def penalty_drop(self, w, step):
-        return lambda eta: 0.0
-
-    def penalty_gradient(self, w):
-        return torch.full((self.size,), self._penalty, dtype=torch.float64)
 
 
 def method_of(**settings):
@@ -71,8 +32,7 @@ def feed(method, state, script, *, batch_size=1.0, objective=None):
     records, plans, batches = [], [], []
     for noisy_sum, answer in script:
         plans.append(method.plan(state))
-        batches.append(ScriptedBatch(noisy_sum, answer))
-        batches[-1].expected_size = batch_size
+        batches.append(ScriptedBatch(noisy_sum, answer, batch_size))
         state, record = method.step(batches[-1], objective or FlatObjective(), state)
         records.append(record)
     return state, records, plans, batches

@@ -16,54 +16,16 @@ from hypothesis import strategies as st
 
 from armijo.accounting.above_threshold import AboveThreshold
 from armijo.accounting.mechanisms import Composed, Gaussian, Subsampled
-from armijo.data.query import BoundedQuery
 from armijo.methods import BLSGD
 from armijo.methods.base import Problem
 from armijo.objectives import LinearObjective
+from tests.methods.scripted import FlatObjective, ScriptedBatch
 
 RHO, EPSILON = 0.02, 0.2
 FAIL = None
 
 
 LINEAR_MODEL = Problem(objective=LinearObjective(loss="logistic", n_features=2))
-
-
-class ScriptedBatch:
-    """Returns one given sum and one given answer, and keeps what was asked."""
-
-    def __init__(self, noisy_sum, answer):
-        self._noisy_sum, self._answer = noisy_sum, answer
-        self.gradient_bound = None
-        self.search_bounds = []
-        self.used = []
-
-    def noisy_vector(self, query, mechanism):
-        self.gradient_bound = query.bound
-        self.used.append(mechanism)
-        return torch.tensor(self._noisy_sum, dtype=torch.float64)
-
-    def first_above(self, queries, mechanism):
-        self.used.append(mechanism)
-        self.search_bounds = [query.bound for query in queries]
-        return self._answer
-
-
-class FlatObjective:
-    """Two parameters, no loss: only the bounds of its queries matter here."""
-
-    size = 2
-
-    def gradient_sum(self, w, *, clip):
-        return BoundedQuery(contributions=lambda rows: np.zeros((0, 2)), bound=clip)
-
-    def loss_drop_sum(self, w, step, step_size, *, form, clip):
-        return BoundedQuery(contributions=lambda rows: np.zeros(0), bound=clip)
-
-    def penalty_drop(self, w, step):
-        return lambda eta: 0.0
-
-    def penalty_gradient(self, w):
-        return torch.zeros(2, dtype=torch.float64)
 
 
 def toward(degrees, length=1.0):
@@ -84,8 +46,7 @@ class Run:
         self.records, self.batches = [], []
 
     def feed(self, noisy_sum, answer):
-        batch = ScriptedBatch(noisy_sum, answer)
-        batch.expected_size = self.batch_size
+        batch = ScriptedBatch(noisy_sum, answer, self.batch_size)
         self.state, record = self.method.step(batch, FlatObjective(), self.state)
         self.records.append(record)
         self.batches.append(batch)

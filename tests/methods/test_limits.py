@@ -6,6 +6,7 @@ shares no line with the package.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,42 +14,20 @@ import torch
 from scipy.special import logsumexp
 
 from armijo._noise import poisson_sample
-from armijo.accounting.accountants import Accountant, PrivacyFilter
-from armijo.accounting.budget import Budget, Neighboring
+from armijo.accounting.accountants import PrivacyFilter
+from armijo.accounting.budget import Budget
 from armijo.data.gate import PrivateDataset
 from armijo.errors import BudgetExceeded
 from armijo.methods import BLGD, BLSGD, Problem, minimize
 from armijo.objectives import LinearObjective
 from armijo.randomness import Randomness
+from tests.data.gate_doubles import FreeAccountant
 from tests.data.lattice_doubles import on_lattice
 
 HUGE = 1e9
 STEPS = 25
 ROWS, FEATURES, CLASSES = 120, 4, 3
 LOSSES = ("logistic", "huber", "softmax")
-
-
-class FreeAccountant(Accountant):
-    """Accepts what costs infinitely much: for runs without noise, hence no promise."""
-
-    def __init__(self):
-        super().__init__(
-            Budget(epsilon=1.0, delta=1e-5),
-            relation=Neighboring.ADD_REMOVE,
-            limits=np.array([math.inf]),
-            name="free",
-            broken_premises=("there is no noise",),
-        )
-
-    def _cost(self, mechanism):
-        assert np.all(np.isinf(mechanism.rdp(np.array([2.0]))))
-        return np.ones(1)
-
-    def _fits(self, total):
-        return True
-
-    def epsilon_spent(self):
-        return math.inf
 
 
 def problem(loss):
@@ -233,14 +212,7 @@ class TestNoiseOff:
         assert late == pytest.approx(15 / 16, abs=0.01)  # what the docs promise
 
     def test_a_clip_that_binds_leaves_the_path(self, loss):
-        method = complete(
-            BLSGD,
-            gradient_rho=math.inf,
-            search_epsilon=math.inf,
-            sampling_prob=1.0,
-            max_grad_norm=0.5,
-            loss_clip=HUGE,
-        )
+        method = replace(noiseless(BLSGD, sampling_prob=1.0), max_grad_norm=0.5)
         model = {"l2": 0.01, "intercept": True}
         found, _ = run_method(method, loss, randomness=Randomness(), steps=1, **model)
         plain, _ = run_plain(

@@ -15,8 +15,8 @@ from armijo.methods import BLGD, DPSGD, Problem, minimize
 from armijo.objectives import LinearObjective
 from armijo.objectives.module import ModuleObjective
 from armijo.registry import LINEAR, NETWORK, make_method
+from tests.data.gate_doubles import FreeAccountant
 from tests.methods.test_contract import BUDGET, NAMES, ROWS, options_of, rows_of
-from tests.methods.test_limits import FreeAccountant
 from tests.networks.network_doubles import flat, network, prepared
 
 CALIBRATED = {"noise_multiplier", "gradient_rho", "search_epsilon"}

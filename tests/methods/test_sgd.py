@@ -17,8 +17,8 @@ from armijo.methods import Problem, minimize
 from armijo.methods.sgd import DPSGD, DPAdam
 from armijo.objectives import LinearObjective
 from armijo.randomness import Randomness
+from tests.data.gate_doubles import FreeAccountant
 from tests.data.lattice_doubles import on_lattice
-from tests.methods.test_limits import FreeAccountant
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 ROWS, FEATURES, STEPS = 90, 3, 20

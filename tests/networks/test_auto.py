@@ -16,12 +16,12 @@ from armijo.accounting.mechanisms import Composed, Gaussian, Subsampled
 from armijo.data.gate import PrivateDataset
 from armijo.data.query import Rows
 from armijo.data.sources import TensorRows
-from armijo.methods.auto_network import FACTORS, AutoNetwork, SearchedState, _evidence
+from armijo.methods.auto_network import AutoNetwork, SearchedState, _evidence
 from armijo.methods.base import Direction, Problem, minimize
 from armijo.objectives.linear import LinearObjective
 from armijo.objectives.module import ModuleObjective, as_module
 from armijo.randomness import Randomness
-from tests.methods.test_limits import FreeAccountant
+from tests.data.gate_doubles import FreeAccountant
 from tests.networks.network_doubles import CROSS_ENTROPY, ROWS, examples, network
 
 DTYPE = torch.float64
@@ -215,10 +215,6 @@ def test_a_state_from_a_file_is_checked():
     w = torch.zeros(2)
     with pytest.raises(ValueError, match="step_size"):
         SearchedState(w=w, point=w, step_size=0.0)
-
-
-def test_candidates_are_half_one_and_two():
-    assert FACTORS == (0.5, 1.0, 2.0)
 
 
 def test_past_the_end_the_last_batch_is_named_again():
