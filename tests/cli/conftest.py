@@ -34,9 +34,9 @@ class Finished(NamedTuple):
 def armijo(monkeypatch, capsys):
     """Return a function that runs the program with some words."""
 
-    def call(*words: object) -> Finished:
+    def call(*words: object, columns: int = 400) -> Finished:
         monkeypatch.setattr(sys, "argv", ["armijo", *map(str, words)])
-        monkeypatch.setenv("COLUMNS", "400")
+        monkeypatch.setenv("COLUMNS", str(columns))
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             main()

@@ -7,7 +7,6 @@ Most runs call ``main`` in this process; a few start the program as a user does.
 import json
 import subprocess
 import sys
-from typing import Any, NamedTuple
 
 import dp_accounting as dpa
 import pytest
@@ -24,6 +23,7 @@ from armijo.accounting.calibration import (
 from armijo.accounting.paper import BROKEN_PREMISES, printed_epsilon
 from armijo.cli import main
 from armijo.errors import BudgetExceeded
+from tests.cli.conftest import Finished, parsed, shown, words
 
 ACCOUNT = {"--sampling-prob": "0.1", "--noise-multiplier": "5.0", "--steps": "100"}
 ACCOUNT |= {"--delta": "1e-5"}
@@ -36,38 +36,15 @@ CALIBRATE = {
 COMMANDS = {"account": ACCOUNT, "calibrate": CALIBRATE}
 
 
-class Finished(NamedTuple):
-    """How a run ended; what it wrote on stderr is one line."""
-
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run(armijo):
     """Return a function that runs a command with its usual arguments, some changed."""
 
     def call(command: str, *flags: str, **changed: str) -> Finished:
         options = {f"--{name.replace('_', '-')}": v for name, v in changed.items()}
-        pairs = (COMMANDS[command] | options).items()
-        words = [word for pair in pairs for word in pair]
-        monkeypatch.setattr(sys, "argv", ["armijo", command, *words, *flags])
-        monkeypatch.setenv("COLUMNS", "80")
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return Finished(ended.value.code or 0, out, " ".join(err.split()))
+        return armijo(command, *words(COMMANDS[command] | options), *flags, columns=80)
 
     return call
-
-
-def parsed(finished: Finished) -> dict[str, Any]:
-    """Return the one JSON object that a run printed, and nothing but it."""
-    assert finished.code == 0, finished.err
-    assert finished.out.endswith("}\n") and finished.out.count("\n") == 1
-    return json.loads(finished.out)
 
 
 def program(*words: str) -> subprocess.CompletedProcess[str]:
@@ -241,16 +218,15 @@ def test_paper_accounting_carries_no_guarantee(run):
 def test_tables_are_whole_within_eighty_columns(run, command, options):
     as_json = parsed(run(command, "--json", **options))
     finished = run(command, **options)
-    assert finished.code == 0
     lines = finished.out.splitlines()
     assert max(map(len, lines)) <= 80
     assert "…" not in finished.out
-    text = " ".join(finished.out.replace("│", " ").split())
+    text = shown(finished)
     for key, value in as_json.items():
-        shown = f"{value:.6g}" if isinstance(value, float) else str(value)
+        written = f"{value:.6g}" if isinstance(value, float) else str(value)
         if isinstance(value, list):
-            shown = " ".join(f"- {item}" for item in value) or "none"
-        assert f"{key.replace('_', ' ')} {'none' if value is None else shown}" in text
+            written = " ".join(f"- {item}" for item in value) or "none"
+        assert f"{key.replace('_', ' ')} {'none' if value is None else written}" in text
 
 
 RATE = "probability"
@@ -379,20 +355,17 @@ def test_an_exhausted_budget_has_its_own_exit_code(monkeypatch, capsys):
     assert out == "" and "Charge 7" in err
 
 
-def test_a_missing_argument_is_asked_for(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["armijo", "account", "--sampling-prob", "0.1"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert "--noise-multiplier" in capsys.readouterr().err
+def test_a_missing_argument_is_asked_for(armijo):
+    ended = armijo("account", "--sampling-prob", "0.1")
+    assert ended.code == 2
+    assert "--noise-multiplier" in ended.err
 
 
 def test_the_program_runs_as_a_user_runs_it():
-    words = [word for pair in ACCOUNT.items() for word in pair]
-    good = program("-m", "armijo", "account", *words, "--json")
+    good = program("-m", "armijo", "account", *words(ACCOUNT), "--json")
     assert (good.returncode, good.stderr) == (0, "")
     assert json.loads(good.stdout)["epsilon"] == pytest.approx(0.93, abs=0.2)
-    bad = program("-m", "armijo", "account", *words, "--steps", "0")
+    bad = program("-m", "armijo", "account", *words(ACCOUNT), "--steps", "0")
     assert (bad.returncode, bad.stdout) == (2, "")
     assert "Traceback" not in bad.stderr and "steps" in bad.stderr
 
@@ -403,8 +376,9 @@ def test_little_noise_does_not_need_the_memory_of_the_machine():
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30));"
         "from armijo.cli import main; main()"
     )
-    words = [word for pair in ACCOUNT.items() for word in pair]
-    found = program("-c", code, "account", *words, "--noise-multiplier=0.001", "--json")
+    found = program(
+        "-c", code, "account", *words(ACCOUNT), "--noise-multiplier=0.001", "--json"
+    )
     assert found.returncode == 0, found.stderr[-300:]
     assert json.loads(found.stdout)["epsilon"] > 1e5
 

@@ -11,10 +11,9 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from armijo.accounting.ledger import read_ledger
-from armijo.cli.fit import fit_table, predict_table
+from armijo.cli.fit import predict_table
 from armijo.errors import (
     BudgetExceeded,
-    LedgerError,
     PrivacyLeakWarning,
     TableError,
 )
@@ -226,18 +225,6 @@ def test_numbers_outside_their_bounds_are_clamped_and_nothing_is_said(
         assert released(found.folder / name) == released(seeded.folder / name)
 
 
-def test_an_unknown_kind_is_refused(small, tmp_path):
-    with pytest.raises(TableError, match="logistic or svm, got 'forest'"):
-        fit_table(
-            small.csv,
-            schema=small.schema,
-            out=tmp_path / "run",
-            kind="forest",
-            parameters=SETTINGS,
-        )
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_finished_run_is_described(finished):
     found = summarize_run(finished.folder)
     assert found["state"] == "finished" and "remedy" not in found
@@ -263,32 +250,6 @@ def test_the_model_knows_the_end_of_its_ledger(finished):
     assert ledger_fault(view, privacy) is None
     changed = {**privacy, "ledger_head": "0" * len(view.head)}
     assert "lines were changed" in (ledger_fault(view, changed) or "")
-
-
-def test_an_interrupted_run_is_described(small, tmp_path):
-    small.fit(tmp_path / "run", callback=stop_after(2))
-    found = summarize_run(tmp_path / "run")
-    assert found["state"] == "unfinished" and found["charges"] == 2
-    assert "--resume" in found["remedy"]
-    assert "statement" not in found and "batches" not in found
-    with pytest.raises(TableError, match=r"model\.json"):
-        predict_table(tmp_path / "run", small.csv)
-
-
-def test_a_changed_ledger_is_not_described(small, tmp_path):
-    small.fit(tmp_path / "run", callback=stop_after(3))
-    path = tmp_path / "run" / "ledger.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:2], *lines[3:]]))
-    with pytest.raises(LedgerError):
-        summarize_run(tmp_path / "run")
-    with pytest.raises(LedgerError):
-        small.fit(tmp_path / "run", resume=True)
-    path.unlink()
-    with pytest.raises(LedgerError):
-        summarize_run(tmp_path / "run")
-    with pytest.raises(TableError, match="folder"):
-        summarize_run(path)
 
 
 def test_all_that_a_run_leaves_is_on_disk_before_its_checkpoint_goes(

