@@ -2,7 +2,6 @@
 """What must not leak, and what must not stop a run that is paid for."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,19 +27,6 @@ from tests.networks.network_doubles import (
 )
 
 every_method = pytest.mark.parametrize("name", SAMPLED)
-
-
-@pytest.fixture
-def refused(tmp_path: Path) -> Any:
-    """Return a check that a training is refused before its ledger is begun."""
-
-    def refused(match: str, module: nn.Module | None = None, **more: Any) -> None:
-        path = tmp_path / "run.ledger"
-        with pytest.raises(ValueError, match=match):
-            prepared(module, ledger=path, **more)
-        assert not path.exists()
-
-    return refused
 
 
 def one_wrong(value: int, tensor: Tensor) -> Tensor:

@@ -96,11 +96,8 @@ def assert_alike(results: Results) -> None:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", ["silent", "silent_unequal", "silent_empty"])
 def test_without_noise_any_number_of_processes_goes_the_same_way(
-    several: Callable[[int, str], Results],
-    alone: Callable[[str], dict[str, Any]],
-    size: int,
-    name: str,
-) -> None:
+    several, alone, size, name
+):
     found, one = several(size, name), alone(name)
     assert_alike(found)
     assert float((one["w"] - worker.flat(worker.network())).abs().max()) > 1e-3
@@ -115,12 +112,7 @@ def test_without_noise_any_number_of_processes_goes_the_same_way(
         pytest.param(3, "seeded_others", marks=pytest.mark.slow),
     ],
 )
-def test_noise_is_added_once(
-    several: Callable[[int, str], Results],
-    alone: Callable[[str], dict[str, Any]],
-    size: int,
-    name: str,
-) -> None:
+def test_noise_is_added_once(several, alone, size, name):
     """The lead's stream is that of one process: its noise and no other is seen."""
     found, one = several(size, name), alone(name)
     for method, expected in one.items():
@@ -134,12 +126,7 @@ def test_noise_is_added_once(
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_lead_writes_the_ledger_of_one_process(
-    several: Callable[[int, str], Results],
-    alone: Callable[[str], dict[str, Any]],
-    folder: Path,
-    size: int,
-) -> None:
+def test_the_lead_writes_the_ledger_of_one_process(several, alone, folder, size):
     found, one = several(size, "noisy"), alone("noisy")
     assert_alike(found)
     assert [rank["writes"] for rank in found] == [True] + [False] * (size - 1)
@@ -155,9 +142,7 @@ def test_the_lead_writes_the_ledger_of_one_process(
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_each_process_draws_its_own_rows(
-    several: Callable[[int, str], Results], size: int
-) -> None:
+def test_each_process_draws_its_own_rows(several, size):
     found = several(size, "sampled")
     for name in ("first", "again", "other"):
         assert_alike([rank[name] for rank in found])
@@ -172,9 +157,7 @@ def test_each_process_draws_its_own_rows(
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_budget_ends_all_together(
-    several: Callable[[int, str], Results], folder: Path, size: int
-) -> None:
+def test_the_budget_ends_all_together(several, folder, size):
     """Three of eight affordable steps were paid before: five are left, for all."""
     found = several(size, "budget")
     assert_alike(found)
@@ -184,9 +167,7 @@ def test_the_budget_ends_all_together(
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_resumed_run_is_the_whole_one(
-    several: Callable[[int, str], Results], folder: Path, size: int
-) -> None:
+def test_a_resumed_run_is_the_whole_one(several, folder, size):
     found = several(size, "resumed")
     for rank in found:
         assert torch.equal(rank["resumed"]["w"], rank["whole"]["w"])
@@ -217,13 +198,7 @@ def test_a_resumed_run_is_the_whole_one(
         ("plans", "the same plan of a batch", "n_charges=0"),
     ],
 )
-def test_what_one_process_must_refuse_all_refuse(
-    several: Callable[[int, str], Results],
-    size: int,
-    case: str,
-    lead: str,
-    second: str,
-) -> None:
+def test_what_one_process_must_refuse_all_refuse(several, size, case, lead, second):
     found = several(size, "refused")
     assert lead in found[0][case]
     assert second in found[1][case]
@@ -233,28 +208,24 @@ def test_what_one_process_must_refuse_all_refuse(
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("case", ["twins", "many", "subset"])
-def test_shards_that_differ_are_not_looked_at_further(
-    several: Callable[[int, str], Results], size: int, case: str
-) -> None:
+def test_shards_that_differ_are_not_looked_at_further(several, size, case):
     """Neither equal rows of two people nor the exact number of rows shows."""
     assert [rank[case] for rank in several(size, "accepted")] == ["nothing"] * size
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_row_changes_the_total_by_its_certified_vector(
-    several: Callable[[int, str], Results], size: int
-) -> None:
+def test_a_row_changes_the_total_by_its_certified_vector(several, size):
     for rank in several(size, "sums"):
         assert torch.equal(rank["whole"] - rank["without"], rank["row"])
         assert rank["row"].any()
 
 
-def test_a_script_without_a_process_group_is_told_what_to_call() -> None:
+def test_a_script_without_a_process_group_is_told_what_to_call():
     with pytest.raises(ArmijoError, match="init_process_group first"):
         worker.training(worker.network(), (), distributed=True)
 
 
-def test_one_process_of_torchrun_is_one_process(tmp_path: Path) -> None:
+def test_one_process_of_torchrun_is_one_process(tmp_path):
     place, store = worker.Place(tmp_path), dist.HashStore()
     expected = worker.seeded(place)["blsgd"]
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -267,9 +238,7 @@ def test_one_process_of_torchrun_is_one_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["killed", "killed_lead"])
-def test_a_death_stops_all_and_the_ledger_is_not_short(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_death_stops_all_and_the_ledger_is_not_short(tmp_path, name):
     size = 3
     done = torchrun(tmp_path, size, [name], patience=5)
     assert done.returncode != 0

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``armijo.train``: what reaches the gate, what is refused before, what comes out."""
 
-import math
 import subprocess
 import sys
 from dataclasses import fields
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -178,27 +176,8 @@ def test_dropout_masks_repeat_within_a_batch_and_differ_between_batches():
     assert all(not torch.equal(one, other) for one, other in pairwise(seen))
 
 
-def test_an_example_that_is_no_number_is_left_out():
-    X, y = examples()
-    X[3] = math.nan
-    module = network()
-    prepared(module, dataset=Pairs(X, y), sampling_prob=1.0).run()
-    assert bool(torch.isfinite(flat(module)).all())
-    assert not torch.equal(flat(module), flat(network()))
-
-
 class TestRefused:
     """Nothing is spent: the ledger is not even begun."""
-
-    @pytest.fixture
-    def refused(self, tmp_path: Path) -> Any:
-        def refused(match: str, module: nn.Module | None = None, **more: Any) -> None:
-            path = tmp_path / "run.ledger"
-            with pytest.raises(ValueError, match=match):
-                prepared(module, ledger=path, **more)
-            assert not path.exists()
-
-        return refused
 
     def test_layers_that_mix_examples(self, refused):
         module = nn.Sequential(nn.Linear(FEATURES, 5), nn.BatchNorm1d(5))
@@ -244,7 +223,6 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("more", "match"),
         [
-            ({"n_rows": 0}, "n_rows"),
             ({"sampling_prob": 0.0}, "sampling_prob"),
             ({"sampling_prob": 2.0}, "sampling_prob"),
             ({"steps": 0}, "steps"),
@@ -303,10 +281,6 @@ class TestDefaults:
             with pytest.raises(ValueError, match=r"isolate=True and n_rows.*Nothing"):
                 prepared(**(alone | more))
 
-    def test_a_seeded_run_has_no_guarantee(self):
-        assert prepared(method="sgd").privacy.guarantee.holds
-        assert not prepared(method="sgd", seed=1).privacy.guarantee.holds
-
     def test_the_device_is_where_the_model_goes(self):
         module = network()
         training = prepared(module, method="sgd", device="cpu", seed=3).run()
@@ -328,6 +302,13 @@ class TestDefaults:
 def test_training_a_network_does_without_scikit_learn():
     code = "import armijo, sys; armijo.train; sys.exit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_seeded_run_has_no_guarantee_and_says_so(seed):
+    trainer = prepared(method="sgd", seed=seed)
+    assert trainer.privacy.guarantee.holds is (seed is None)
+    assert ("NO GUARANTEE" in repr(trainer)) is (seed is not None)
 
 
 class TestRecords:
@@ -402,17 +383,3 @@ class TestWatching:
         assert "step size 0.2, epsilon 2" in shown.err
         prepared(method="sgd").run()
         assert capsys.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("seed", [None, 1])
-def test_the_text_of_a_seeded_run_says_that_it_has_no_guarantee(seed):
-    trainer = armijo.Trainer(
-        nn.Linear(4, 3),
-        nn.CrossEntropyLoss(reduction="none"),
-        (torch.zeros(300, 4), torch.arange(300) % 3),
-        armijo.Budget(epsilon=1.0, delta=1e-5),
-        method="sgd",
-        steps=2,
-        seed=seed,
-    )
-    assert ("NO GUARANTEE" in repr(trainer)) is (seed is not None)

@@ -62,7 +62,6 @@ def charges(ledger: Path) -> int:
 @every_method
 @settings(
     max_examples=4,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(stops=st.sets(st.integers(1, STEPS), min_size=1, max_size=2).map(sorted))

@@ -156,25 +156,6 @@ class TestAgainstTheLoop:
                 found = gate_drop(objective, w, step, step_size, data, y, **asked)
                 assert found == pytest.approx(expected, abs=slack)
 
-    @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-    def test_a_row_that_is_not_finite_is_left_out(self, loss, intercept, bad):
-        objective = objective_of(loss, fit_intercept=intercept)
-        w, step = parameters(objective), parameters(objective, 2)
-        X, y = problem(loss, 7)
-        kept = np.arange(7) != 3
-        spoiled = X.copy()
-        spoiled[3, 1] = bad
-        expected = gate_gradient(objective, w, X[kept], y[kept], 0.7)
-        assert np.any(expected != 0)
-        for data in (spoiled, sparse.csr_matrix(spoiled)):
-            found = gate_gradient(objective, w, data, y, 0.7)
-            np.testing.assert_array_equal(found, expected)
-            for form in ("loss", "difference"):
-                asked = {"form": form, "clip": 1.0}
-                drop = gate_drop(objective, w, step, 0.3, X[kept], y[kept], **asked)
-                assert drop != 0
-                assert gate_drop(objective, w, step, 0.3, data, y, **asked) == drop
-
 
 @pytest.mark.parametrize("form", ["loss", "difference"])
 @pytest.mark.parametrize("loss", LOSSES)
@@ -259,18 +240,6 @@ class TestLosses:
         slopes = objective.score_gradients(scores, y)
         assert slopes[0].tolist() == pytest.approx([1 / 3, -2 / 3, 1 / 3])
         assert slopes[2].tolist() == pytest.approx([1.0, -1.0, 0.0])
-
-    @pytest.mark.parametrize("loss", ["logistic", "hinge", "huber"])
-    @given(margin=st.floats(-8, 8))
-    def test_derivative_of_the_margin(self, loss, margin):
-        width = 1e-5
-        if loss == "hinge" and abs(margin - 1) <= 2 * width:
-            return
-        found = MARGIN_LOSSES[loss]
-        at = torch.tensor([margin - width, margin, margin + width], dtype=torch.float64)
-        low, _, high = found.value(at).tolist()
-        slope = float(found.slope(at)[1])
-        assert (high - low) / (2 * width) == pytest.approx(slope, abs=1e-5)
 
     @given(scores=st.tuples(*[st.floats(-8, 8)] * 3), y=st.integers(0, 2))
     def test_derivative_of_softmax(self, scores, y):
@@ -417,15 +386,3 @@ class TestSettings:
         query = objective.gradient_sum(parameters(objective), clip=1.0)
         with pytest.raises(ValueError, match="needs y"):
             query.contributions(Rows(np.ones((2, FEATURES)), None))
-
-
-def test_a_class_that_does_not_exist_stops_nothing():
-    """A row may not decide whether a run that is paid for goes on."""
-    objective = LinearObjective(loss="softmax", n_features=2, n_classes=3)
-    w = torch.zeros(objective.size, dtype=torch.float64)
-    X = np.ones((4, 2))
-    found = [
-        gate_gradient(objective, w, X[: len(y)], np.array(y), 1.0)
-        for y in ([0.0, 1.0, 7.0, np.nan], [0, 1])
-    ]
-    np.testing.assert_array_equal(*found)

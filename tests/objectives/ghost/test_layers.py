@@ -80,7 +80,7 @@ def test_gradients_that_are_kept_or_formed_again_agree(name, keeps, monkeypatch)
     log_scale=st.floats(-3, 3),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_sum_is_never_longer_than_clip_times_batch(
     name, loss, clipping, dtype, examples, log_clip, log_scale, seed
 ):
