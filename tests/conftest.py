@@ -3,11 +3,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.known import know
 
-settings.register_profile("without-clock", deadline=None)
+settings.register_profile(
+    "without-clock", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("without-clock")
 
 

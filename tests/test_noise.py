@@ -141,7 +141,7 @@ def test_laplace_is_zero_with_the_exact_chance(scale):
     assert stats.binomtest(zeros, draws.size, discrete).pvalue < ACCEPT
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(scale=st.integers(1, 2**50), seed=st.integers(0, 2**32))
 @pytest.mark.parametrize("sampler", [rounded_laplace, rounded_gaussian])
 def test_float_and_exact_decisions_agree_bit_by_bit(sampler, scale, seed):
@@ -150,7 +150,7 @@ def test_float_and_exact_decisions_agree_bit_by_bit(sampler, scale, seed):
     np.testing.assert_array_equal(fast, exact)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     scale=st.integers(1, 2**50),
     strip=st.integers(-400, 400),
@@ -165,7 +165,7 @@ def test_float_error_stays_far_below_the_guard(scale, strip, rest, later):
     assert smallest - Fraction(GUARD) / 32 < value < largest + Fraction(GUARD) / 32
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(scale=st.one_of(st.integers(1, 100), st.integers(1, 2**50)))
 def test_every_strip_is_above_the_curve_and_has_the_chance_of_its_area(scale):
     cover = strips_for(scale)
@@ -457,7 +457,6 @@ def test_e_folds_count_the_powers_above(guard):
 
 
 @given(fold=st.integers(1, 27), side=st.sampled_from([-1, 1]), size=st.integers(0, 50))
-@settings(deadline=None)
 def test_e_folds_near_a_power_are_those_of_exact_arithmetic(fold, side, size):
     word = round(math.exp(-fold) * 2**64) + side * 2**size
     words = np.array([max(0, word)], dtype=np.uint64)
@@ -489,7 +488,7 @@ def test_exponential_choice_has_the_softmax_law(guard, times):
     assert stats.chisquare(counts[keep], expected[::-1]).pvalue < REJECT
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     gaps=st.lists(st.integers(0, 10**9), min_size=1, max_size=6),
     power=st.integers(0, 400),

@@ -149,7 +149,7 @@ def test_laplace_is_never_above_the_known_bounds(epsilon, cap):
     assert np.all(curve <= AboveThreshold.laplace(epsilon).rdp(ORDERS) * (1 + 1e-12))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.floats(0.3, 500.0),
     st.floats(0.3, 500.0),

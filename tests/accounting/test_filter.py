@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from armijo.accounting.accountants import SEEDED, PrivacyFilter
@@ -113,7 +113,6 @@ prices = st.lists(st.floats(1e-12, 0.4), min_size=1, max_size=25)
 choices = st.sampled_from([None, 7, 31, 90])
 
 
-@settings(deadline=None)
 @given(prices, choices, st.integers(0, 2**32 - 1))
 def test_any_adaptive_schedule_stays_within_the_limit(schedule, order, seed):
     watch = PrivacyFilter(Budget(epsilon=3.0, delta=1e-6), order=order)

@@ -88,7 +88,7 @@ def test_what_opening_counts_is_synced_first_with_its_folder(
         synced.clear()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_an_interrupted_run_adds_up_like_an_uninterrupted_one(
     data: st.DataObject,

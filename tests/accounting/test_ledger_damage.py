@@ -203,7 +203,7 @@ def test_a_sealed_line_that_makes_no_sense_is_refused(
     refuse(path, "line 7 is out of place")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_no_bytes_make_the_reader_fail_otherwise(data: st.DataObject) -> None:
     chain = b""

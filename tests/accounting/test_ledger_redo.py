@@ -43,7 +43,6 @@ def assert_whole(path: Path) -> None:
 )
 @settings(
     max_examples=100,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @pytest.mark.usefixtures("quick")

@@ -57,7 +57,7 @@ def test_contract(mechanism, check):
     check(mechanism)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     epsilon=st.floats(0.3, 4.0),
     delta=st.floats(1e-4, 0.05),
@@ -102,7 +102,7 @@ def test_pure_profile_is_that_of_randomized_response():
     assert PURE.delta_at(0.5) == PURE.delta_at(3.0) == 0.0
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     epsilon=st.floats(0.05, 4.0),
     log_l2=st.floats(-6.0, 2.0),
@@ -156,7 +156,7 @@ def test_noise_on_approximate_minima_suffices(epsilon, log_delta):
     assert release.output_noise_scale >= distance * gaussian_noise(share)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     epsilon=st.floats(0.3, 4.0),
     delta=st.floats(1e-3, 0.05),

@@ -78,7 +78,7 @@ def test_it_says_its_relation():
     assert release.relation is Neighboring.ADD_REMOVE
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     noise=st.floats(0.7, 4.0),
     more=st.floats(1.05, 8.0),
@@ -129,7 +129,6 @@ def test_delta_falls_with_epsilon_noise_and_curvature(release, epsilon, more):
         assert ObjectivePerturbation(**settings_).delta_at(epsilon) <= delta + 1e-15
 
 
-@settings(deadline=None)
 @given(releases, st.floats(math.log(1e-10), math.log(0.1)))
 def test_the_profile_is_never_above_the_converted_curve(release, log_delta):
     delta = math.exp(log_delta)
@@ -138,7 +137,6 @@ def test_the_profile_is_never_above_the_converted_curve(release, log_delta):
     assert release.delta_at(epsilon) <= delta * (1 + 1e-9)
 
 
-@settings(deadline=None)
 @given(budgets, scales, st.floats(1.02, 100.0))
 def test_noise_keeps_the_budget_and_hardly_less_does(budget, bend, more):
     convexity = more * bend / -math.expm1(-budget.epsilon)
@@ -150,7 +148,7 @@ def test_noise_keeps_the_budget_and_hardly_less_does(budget, bend, more):
     assert objective_noise_rdp(budget, **settings_) >= release.noise_scale
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(budgets, scales, st.floats(1e-6, 1e5))
 def test_calibration_finds_a_release_for_any_regularizer(budget, bend, l2_sum):
     release = calibrate_objective(budget, l2_sum=l2_sum, smoothness=bend)

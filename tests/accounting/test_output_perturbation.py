@@ -73,7 +73,7 @@ def descend(
     return path
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(**problems, n_rows=st.integers(1, 6), steps=st.integers(1, 40))
 def test_descent_never_moves_further_than_its_sensitivity(
     loss, seed, l2, reach, n_rows, steps
@@ -100,7 +100,7 @@ def test_descent_never_moves_further_than_its_sensitivity(
         assert np.linalg.norm(end - ends[2]) <= once + scale
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     **problems,
     n_batches=st.integers(1, 5),

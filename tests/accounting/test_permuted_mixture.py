@@ -67,7 +67,7 @@ def test_the_profile_is_never_above_the_converted_curve(release, log_delta):
     assert release.delta_at(epsilon) <= delta * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(st.floats(1e-5, 1.0), min_size=1, max_size=6).map(tuple),
     st.floats(math.log(1e-3), math.log(10.0)),

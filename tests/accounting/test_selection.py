@@ -61,7 +61,7 @@ def generating_slope(choice: RepeatAndSelect, x: np.ndarray) -> np.ndarray:
     return gamma / (1 - (1 - gamma) * x) ** 2
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     noise=st.floats(0.8, 8.0),
     mean=st.floats(1.001, 40.0),  # nearer to one the law has no digits left

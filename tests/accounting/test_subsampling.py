@@ -64,7 +64,7 @@ parts = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(parts, min_size=2, max_size=3), st.floats(1e-3, 1), st.integers(2, 80))
 def test_one_batch_costs_at_least_as_much_as_separate_batches(
     inner, sampling_prob, order
@@ -104,7 +104,7 @@ def test_published_price_of_one_batch(sampling_prob, rho, order, ratio):
     assert joint / separate == pytest.approx(ratio, abs=digits + 5e-5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(parts, st.floats(1e-4, 0.5), st.floats(1.1, 2.0), st.integers(2, 60))
 def test_cost_rises_with_the_rate_up_to_no_amplification(
     inner, sampling_prob, factor, order

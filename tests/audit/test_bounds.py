@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -24,7 +24,6 @@ MISS = st.floats(1e-6, 0.3)
 
 
 class TestRates:
-    @settings(deadline=None)
     @given(trials=st.integers(1, 400), share=st.floats(0, 1), miss=MISS)
     def test_the_bounds_have_exactly_the_chance_to_miss(self, trials, share, miss):
         """Clopper and Pearson by their definition, as tails of the binomial law."""
@@ -46,13 +45,11 @@ class TestRates:
 
 
 class TestExactCases:
-    @settings(deadline=None)
     @given(epsilon=st.floats(0, 15))
     def test_randomized_response_has_its_own_epsilon(self, epsilon):
         right = 1 / (1 + math.exp(-epsilon))
         assert epsilon_of_test(right, 1 - right, 0.0) == pytest.approx(epsilon)
 
-    @settings(deadline=None)
     @given(epsilon=st.floats(0.1, 5), delta=st.floats(0.001, 0.3))
     def test_the_worst_mechanism_reaches_its_epsilon_at_delta(self, epsilon, delta):
         """Kairouz, Oh and Viswanath: with delta the truth, else randomized response."""
@@ -69,14 +66,12 @@ class TestExactCases:
         assert np.max(epsilon_of_test(*rates, delta)) == pytest.approx(epsilon, 1e-4)
         assert np.max(epsilon_of_test(*rates, delta)) <= epsilon * (1 + 1e-9)
 
-    @settings(deadline=None)
     @given(mu=st.floats(0.1, 4), place=st.floats(-2, 4))
     def test_every_threshold_of_a_gaussian_says_its_mu(self, mu, place):
         """Up to six deviations: a rate closer to one has too few digits left."""
         rates = stats.norm.sf(place - mu), stats.norm.sf(place)
         assert mu_of_test(*rates) == pytest.approx(mu, rel=1e-6)
 
-    @settings(deadline=None)
     @given(mu=st.floats(0.05, 8), delta=st.floats(1e-9, 0.3))
     def test_epsilon_of_mu_inverts_the_exact_profile(self, mu, delta):
         epsilon = gaussian_epsilon(mu, delta)
@@ -94,7 +89,6 @@ class TestExactCases:
         assert epsilon_of_test(0.0, 1.0, 0.0) == -np.inf
         assert mu_of_test(0.0, 0.0) == -np.inf
 
-    @settings(deadline=None)
     @given(hits=st.integers(60, 100), false=st.integers(0, 40), delta=st.floats(0, 0.1))
     def test_more_confidence_or_delta_never_helps(self, hits, false, delta):
         counts = Counts(

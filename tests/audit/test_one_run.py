@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -21,7 +21,6 @@ from tests.audit import broken
 
 
 class TestPValue:
-    @settings(deadline=None)
     @given(
         canaries=st.integers(1, 60),
         share=st.floats(0, 1),
@@ -78,7 +77,6 @@ class TestPValue:
         # Without the second term the bound would be false.
         assert guess_p_value(**arguments, epsilon=0.0, delta=0.0) < told
 
-    @settings(deadline=None)
     @given(right=st.integers(0, 30), epsilon=st.floats(0, 5), more=st.floats(0.01, 2))
     def test_rises_with_epsilon_and_delta(self, right, epsilon, more):
         def found(epsilon, delta):

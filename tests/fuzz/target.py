@@ -15,12 +15,6 @@ from tests.fuzz.mutations import anything, mutated
 COVERAGE = importlib.util.find_spec("atheris") is not None
 """Whether inputs can be guided here; atheris has wheels for Linux on x86-64 only."""
 
-# A shared machine may be slow; an input that hangs is ended by the target.
-RELAXED = settings(
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
@@ -69,7 +63,11 @@ def fuzzed(
     """Run so many inputs, and return how many there were."""
     done = 0
 
-    @settings(RELAXED, max_examples=count)
+    @settings(
+        max_examples=count,
+        # A shared machine may be slow; an input that hangs is ended by the target.
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
     @given(content=target.inputs())
     def one(content: bytes) -> None:
         nonlocal done

@@ -6,7 +6,7 @@ from decimal import Decimal
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from armijo.tables.columns import (
@@ -17,9 +17,6 @@ from armijo.tables.columns import (
     suggestion,
     to_numbers,
 )
-
-# A shared machine may be slow; that is no failure.
-RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize(
@@ -56,13 +53,11 @@ def test_other_texts_stay(text):
     assert category_text(text) == text
 
 
-@RELAXED
 @given(st.one_of(st.text(), st.floats(), st.integers(), st.booleans()))
 def test_a_category_text_is_its_own_category_text(value):
     assert category_text(category_text(value)) == category_text(value)
 
 
-@RELAXED
 @given(st.floats(allow_nan=False))
 def test_a_number_is_the_category_that_its_csv_text_is(value):
     assert category_text(value) == category_text(repr(value))
@@ -111,7 +106,6 @@ def test_what_is_no_number_is_marked(series):
     )
 
 
-@RELAXED
 @given(st.lists(st.floats(allow_nan=False), min_size=1))
 def test_text_gives_exactly_the_printed_number(numbers):
     values, bad = to_numbers(pd.Series([repr(n) for n in numbers], dtype="str"))

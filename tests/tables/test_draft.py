@@ -6,7 +6,7 @@ import tomllib
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from armijo.errors import TableError
@@ -15,13 +15,9 @@ from armijo.tables import (
     category_text,
     draft_schema,
     encode,
-    load_schema,
     read_table,
     round_bounds,
 )
-
-# A shared machine may be slow; that is no failure.
-RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 SIZE = 200
 
@@ -89,17 +85,6 @@ def test_the_warning_is_loud_and_on_every_line(census):
     assert "header line?" not in text
 
 
-def test_a_draft_is_refused_until_it_is_reviewed(census):
-    path = census / "schema.toml"
-    text = draft_schema(census / "t.csv", target="sex")
-    path.write_text(text)
-    with pytest.raises(TableError, match="not private"):
-        load_schema(path)
-    path.write_text(text.replace("reviewed = false", "reviewed = true"))
-    schema = load_schema(path)
-    assert (schema.target, schema.classes) == ("sex", ("f", "m"))
-
-
 def test_the_target_must_be_a_column_with_classes(census):
     with pytest.raises(TableError, match="did you mean 'sex'"):
         draft_schema(census / "t.csv", target="Sex")
@@ -144,11 +129,6 @@ def test_names_that_are_numbers_are_pointed_out(tmp_path):
     assert "has the table a header line?" in draft_schema(tmp_path / "t.csv")
 
 
-def test_what_is_no_table_is_refused(tmp_path):
-    with pytest.raises(TableError, match="No such file"):
-        draft_schema(tmp_path / "t.csv")
-
-
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
     [
@@ -169,7 +149,6 @@ def test_bounds_are_round(low, high, expected):
 usual = st.floats(-4e307, 4e307)
 
 
-@RELAXED
 @given(usual, usual)
 @example(5e-324, 1e-323)
 @example(1.0, 1.0000000000000002)
@@ -192,7 +171,7 @@ words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\
 gaps = st.just("") | words.map("t{}".format)
 
 
-@settings(RELAXED, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(gaps, st.floats(-4e307, 4e307), words.filter(category_text)),

@@ -7,7 +7,7 @@ from decimal import Decimal
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from armijo.errors import TableError
@@ -21,9 +21,6 @@ from armijo.tables import (
     read_table,
 )
 from armijo.tables.schema import UNKNOWN_LABEL
-
-# A shared machine may be slow; that is no failure.
-RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def with_column(schema, column):
@@ -225,7 +222,7 @@ def tables(draw):
     return frame, Schema(columns=columns, target="y")
 
 
-@settings(RELAXED, max_examples=40)
+@settings(max_examples=40)
 @given(table=tables())
 def test_csv_and_parquet_give_the_same_rows(tmp_path_factory, table):
     frame, schema = table
@@ -240,7 +237,7 @@ def test_csv_and_parquet_give_the_same_rows(tmp_path_factory, table):
         np.testing.assert_array_equal(again[1], y)
 
 
-@settings(RELAXED, max_examples=60)
+@settings(max_examples=60)
 @given(table=tables())
 def test_features_are_in_the_unit_interval_and_each_row_stands_alone(table):
     frame, schema = table

@@ -221,7 +221,7 @@ LINE = st.lists(
 
 
 @given(st.lists(LINE, min_size=1, max_size=6))
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_rows_are_read_one_by_one(lines):
     """A table is the rows that its lines would be alone, whatever stands in them."""
     names, table = reader.parse_csv(b"\n".join([b"a,b", *lines, b""]), multiline=False)

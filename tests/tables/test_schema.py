@@ -6,7 +6,7 @@ import math
 import tomllib
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from armijo.errors import TableError
@@ -19,9 +19,6 @@ from armijo.tables import (
     category_text,
     load_schema,
 )
-
-# A shared machine may be slow; that is no failure.
-RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 GOOD = """
 version = 1
@@ -224,14 +221,12 @@ def schemas(draw):
     )
 
 
-@RELAXED
 @given(schemas())
 def test_storing_loses_nothing(original):
     assert Schema.from_dict(tomllib.loads(original.to_toml())) == original
     assert Schema.from_dict(original.to_dict()) == original
 
 
-@RELAXED
 @given(schemas())
 def test_the_digest_sees_every_change_but_the_review(original):
     seen = original.digest()

@@ -230,13 +230,3 @@ def test_the_key_is_there_before_the_first_charge_and_gone_after_the_last(tmp_pa
     train(*rows_of(), settings, callback=look)
     assert names == {"run.json.key"}
     assert not list(tmp_path.glob("*.key"))
-
-
-def test_two_unseeded_runs_share_nothing(tmp_path):
-    found = []
-    for name in "ab":
-        (tmp_path / name).mkdir()
-        found.append(train(*rows_of(), settings_of(tmp_path / name, max_batches=3)))
-    assert found[0].w.tolist() != found[1].w.tolist()
-    norms = [one.direction_norm for result in found for one in result.records]
-    assert len(set(norms)) == len(norms)
