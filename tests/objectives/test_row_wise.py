@@ -134,12 +134,15 @@ def one_row(loss, seed=9):
 NAMES = tuple(queries(objective_of("logistic")))
 
 
+def asked(*losses):
+    """Parametrize a loss with every question that its model answers."""
+    cases = [(name, loss) for loss in losses for name in queries(objective_of(loss))]
+    return pytest.mark.parametrize(("name", "loss"), cases)
+
+
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
-@pytest.mark.parametrize("loss", ["logistic", "hinge", "huber", "softmax"])
-@pytest.mark.parametrize("name", NAMES)
+@asked("logistic", "hinge", "huber", "softmax")
 def test_a_row_adds_the_same_in_any_company(name, loss, form):
-    if name not in queries(objective_of(loss)):
-        pytest.skip("not a question about classes")
     for intercept in (True, False):
         row = one_row(loss)
         for alone, moved in differences(name, loss, *row, form, intercept):
@@ -155,14 +158,11 @@ def test_so_does_a_row_of_any_size(name, scale):
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
-@pytest.mark.parametrize("loss", ["logistic", "softmax"])
-@pytest.mark.parametrize("name", NAMES)
+@asked("logistic", "softmax")
 @pytest.mark.parametrize(
     "bad", [math.nan, math.inf, -math.inf, 1e308, "label", "class"]
 )
 def test_a_row_that_is_left_out_adds_nothing_to_any_query(bad, name, loss, form):
-    if name not in queries(objective_of(loss)):
-        pytest.skip("not a question about classes")
     X1, y1 = one_row(loss)
     if bad == "label":
         y1[0] = math.nan
