@@ -4,7 +4,6 @@
 import errno
 import os
 import stat
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ def fail(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_file_is_synced_before_its_name_changes(tmp_path: Path, monkeypatch):
+def test_a_file_is_synced_before_its_name_changes(tmp_path, monkeypatch):
     events = []
     for name in ("fsync", "replace"):
         real = getattr(os, name)

@@ -4,7 +4,6 @@
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -44,7 +43,7 @@ def test_a_fit():
     assert len(files) <= 26, sorted(files)
 
 
-def test_a_fit_of_a_table(tmp_path: Path, monkeypatch):
+def test_a_fit_of_a_table(tmp_path, monkeypatch):
     small = write_small(tmp_path)
     words = f"armijo fit {small.csv} --schema {small.schema} --out {tmp_path / 'run'}"
     monkeypatch.setattr(sys, "argv", f"{words} --epsilon 1 --delta 1e-5".split())

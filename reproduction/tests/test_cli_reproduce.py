@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m armijo_reproduction list``, ``run`` and ``figures``."""
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,25 +9,15 @@ import pytest
 from armijo_reproduction import experiment, experiment_names, runner
 from armijo_reproduction.__main__ import main
 from reproduction.tests.experiments.fakes import point, write_fakes
-from tests.cli.conftest import Finished, parsed, shown
+from tests.cli.conftest import parsed, shown
+from tests.cli.conftest import program as in_process
 
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
 
 
 @pytest.fixture
 def program(monkeypatch, capsys):
-    """Return a function that runs the program with some words."""
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["armijo_reproduction", *map(str, words)])
-        monkeypatch.setenv("COLUMNS", "400")
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return Finished(ended.value.code or 0, out, " ".join(err.split()))
-
-    return call
+    return in_process("armijo_reproduction", main, monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.accounting.ledger_samples import COSTS, HEADER, charge, extend, sampl
 COST = st.floats(0.0, 1e300, allow_subnormal=True)
 
 
-def test_what_was_written_is_read_back_exactly(path: Path) -> None:
+def test_what_was_written_is_read_back_exactly(path):
     cost = (0.1 + 0.2, 5e-324, 1.7976931348623157e308, 1 / 3, 0.0)
     mechanism = MappingProxyType({"name": "Größe \n\"'", "inner": {"x": [1, None]}})
     charges = [
@@ -46,22 +46,20 @@ def test_what_was_written_is_read_back_exactly(path: Path) -> None:
     assert not view.torn
 
 
-def test_a_new_ledger_is_private_and_alone(path: Path) -> None:
+def test_a_new_ledger_is_private_and_alone(path):
     extend(path, COSTS)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert sorted(os.listdir(path.parent)) == ["run.ledger", "run.ledger.lock"]
 
 
-def test_two_runs_have_different_names(path: Path) -> None:
+def test_two_runs_have_different_names(path):
     extend(path, [])
     extend(path.with_name("other"), [])
     runs = {read_ledger(p).header["run"] for p in (path, path.with_name("other"))}
     assert len(runs) == 2
 
 
-def test_every_write_is_synced_before_append_returns(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_write_is_synced_before_append_returns(path, monkeypatch):
     events: list[str] = []
     write, fsync = os.write, os.fsync
     with Ledger.open(path, header=HEADER) as ledger, monkeypatch.context() as patch:
@@ -73,9 +71,7 @@ def test_every_write_is_synced_before_append_returns(
             assert events == ["write", "sync"]
 
 
-def test_what_opening_counts_is_synced_first_with_its_folder(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_opening_counts_is_synced_first_with_its_folder(path, monkeypatch):
     synced: list[int] = []
     fsync = os.fsync
     for _ in range(2):  # begun, then reopened
@@ -90,9 +86,7 @@ def test_what_opening_counts_is_synced_first_with_its_folder(
 
 @settings(max_examples=60)
 @given(st.data())
-def test_an_interrupted_run_adds_up_like_an_uninterrupted_one(
-    data: st.DataObject,
-) -> None:
+def test_an_interrupted_run_adds_up_like_an_uninterrupted_one(data):
     width = data.draw(st.integers(1, 3))
     costs = data.draw(st.lists(st.tuples(*[COST] * width), max_size=12))
     stops = data.draw(st.sets(st.integers(0, len(costs))))
@@ -116,7 +110,7 @@ def test_an_interrupted_run_adds_up_like_an_uninterrupted_one(
     assert memory.spent == tuple(map(math.fsum, zip(*costs, strict=True)))
 
 
-def test_a_sum_beyond_all_floats_is_infinite() -> None:
+def test_a_sum_beyond_all_floats_is_infinite():
     memory = MemoryLedger()
     for index in range(2):
         memory.append(Charge(index, "", {}, (1.7e308, 1.0)))
@@ -138,14 +132,14 @@ def test_a_sum_beyond_all_floats_is_infinite() -> None:
         ("mechanism", "Gaussian", "mechanism to be a mapping"),
     ],
 )
-def test_a_bad_charge_cannot_be_made(field: str, value: object, message: str) -> None:
+def test_a_bad_charge_cannot_be_made(field, value, message):
     good: dict[str, object] = {"index": 0, "label": "", "mechanism": {}, "cost": (0.1,)}
     with pytest.raises(ValueError, match=message):
         Charge(**{**good, field: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_refused_charge_changes_nothing(path: Path, durable: bool) -> None:
+def test_a_refused_charge_changes_nothing(path, durable):
     bad = [
         (Charge(0, "", {}, (0.1, 0.1)), LedgerError, "index 0, the ledger expects 1"),
         (Charge(2, "", {}, (0.1, 0.1)), LedgerError, "index 2, the ledger expects 1"),
@@ -168,7 +162,7 @@ def test_a_refused_charge_changes_nothing(path: Path, durable: bool) -> None:
 @pytest.mark.parametrize(
     "key", ["format", "version", "run", "created", "created_by", "chain"]
 )
-def test_the_keys_of_the_ledger_itself_are_taken(path: Path, key: str) -> None:
+def test_the_keys_of_the_ledger_itself_are_taken(path, key):
     with pytest.raises(ValueError, match=f"got '{key}'"):
         Ledger.open(path, header={key: 1})
     assert os.listdir(path.parent) == []
@@ -183,9 +177,7 @@ def test_the_keys_of_the_ledger_itself_are_taken(path: Path, key: str) -> None:
         ({"orders": None}, "orders", r"\[2.0, 8.0\]", "None"),
     ],
 )
-def test_a_ledger_of_another_run_is_refused(
-    path: Path, change: dict[str, object], key: str, found: str, asked: str
-) -> None:
+def test_a_ledger_of_another_run_is_refused(path, change, key, found, asked):
     before = b"".join(sample(path))[:-5]  # torn as well: not even cut off
     path.write_bytes(before)
     message = f"another run: {key} is .*{found}.* in the file and .*{asked}.* in this"
@@ -195,7 +187,7 @@ def test_a_ledger_of_another_run_is_refused(
     Ledger.open(path, header=HEADER).close()
 
 
-def test_a_key_that_is_gone_is_another_run(path: Path) -> None:
+def test_a_key_that_is_gone_is_another_run(path):
     extend(path, COSTS)
     shorter = {key: HEADER[key] for key in ("budget", "orders")}
     with pytest.raises(LedgerError, match="relation is 'add-remove' in the file and "):
@@ -204,9 +196,7 @@ def test_a_key_that_is_gone_is_another_run(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["missing/ledger", "file/ledger", "folder", "pipe"])
 @pytest.mark.parametrize("action", ["open", "read"])
-def test_a_place_without_a_file_is_refused(
-    tmp_path: Path, name: str, action: str
-) -> None:
+def test_a_place_without_a_file_is_refused(tmp_path, name, action):
     (tmp_path / "file").write_text("no folder")
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
@@ -220,7 +210,7 @@ def test_a_place_without_a_file_is_refused(
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", 3, None])
-def test_what_is_no_path_is_a_bad_argument(path: object) -> None:
+def test_what_is_no_path_is_a_bad_argument(path):
     with pytest.raises(ValueError, match="Expected path to be the path of a ledger"):
         Ledger.open(path, header=HEADER)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="Expected path to be the path of a ledger"):
@@ -229,9 +219,7 @@ def test_what_is_no_path_is_a_bad_argument(path: object) -> None:
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
 @pytest.mark.parametrize("exists", [False, True])
-def test_a_place_that_cannot_be_written_is_refused(
-    path: Path, monkeypatch: pytest.MonkeyPatch, code: int, exists: bool
-) -> None:
+def test_a_place_that_cannot_be_written_is_refused(path, monkeypatch, code, exists):
     if exists:
         extend(path, COSTS)
     before = path.read_bytes() if exists else None
@@ -250,13 +238,13 @@ def test_a_place_that_cannot_be_written_is_refused(
     extend(path, COSTS)  # the failed attempt holds no lock
 
 
-def test_a_missing_ledger_is_not_read(path: Path) -> None:
+def test_a_missing_ledger_is_not_read(path):
     with pytest.raises(LedgerError, match="No such file"):
         read_ledger(path)
     assert os.listdir(path.parent) == []
 
 
-def test_reading_needs_no_lock_and_writes_nothing(path: Path) -> None:
+def test_reading_needs_no_lock_and_writes_nothing(path):
     with Ledger.open(path, header=HEADER) as ledger:
         ledger.append(charge(0, (0.5,)))
         before = path.read_bytes()
@@ -270,7 +258,7 @@ def test_reading_needs_no_lock_and_writes_nothing(path: Path) -> None:
     assert torn.startswith(before)
 
 
-def test_a_closed_ledger_takes_no_charge(path: Path) -> None:
+def test_a_closed_ledger_takes_no_charge(path):
     ledger = Ledger.open(path, header=HEADER)
     ledger.append(charge(0, (0.5,)))
     ledger.close()
@@ -285,7 +273,7 @@ def test_a_closed_ledger_takes_no_charge(path: Path) -> None:
 
 
 @pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_a_ledger_is_not_copied(path: Path, duplicate: object) -> None:
+def test_a_ledger_is_not_copied(path, duplicate):
     with Ledger.open(path, header=HEADER) as ledger:
         with pytest.raises(TypeError, match="spend the same budget again"):
             duplicate(ledger)  # type: ignore[operator]

@@ -46,7 +46,7 @@ def spent_by(charges: Sequence[Charge]) -> tuple[float, ...]:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_cut_at_any_byte_loses_no_whole_line(path: Path) -> None:
+def test_a_cut_at_any_byte_loses_no_whole_line(path):
     """Noise waits for the sync of its line, so a torn one is a step not made."""
     data = b"".join(sample(path))
     original = read_ledger(path).charges
@@ -70,7 +70,7 @@ def test_a_cut_at_any_byte_loses_no_whole_line(path: Path) -> None:
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 100, b"\xff\xfe garbage", b"{"])
-def test_what_a_power_failure_leaves_costs_nothing(path: Path, tail: bytes) -> None:
+def test_what_a_power_failure_leaves_costs_nothing(path, tail):
     before = b"".join(sample(path))
     expected = read_ledger(path)
     path.write_bytes(before + tail)
@@ -79,16 +79,14 @@ def test_what_a_power_failure_leaves_costs_nothing(path: Path, tail: bytes) -> N
 
 
 @pytest.mark.parametrize("tail", [b"{\n", b"\n", b"{}", b"7", b"\0\n"])
-def test_what_no_torn_write_leaves_is_refused(path: Path, tail: bytes) -> None:
+def test_what_no_torn_write_leaves_is_refused(path, tail):
     path.write_bytes(b"".join(sample(path)) + tail)
     refuse(path, "damaged: line 7 ")
 
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("replacement", [b"\n", b"\0", b"}", b"7", None])
-def test_a_changed_byte_anywhere_is_noticed(
-    path: Path, replacement: bytes | None
-) -> None:
+def test_a_changed_byte_anywhere_is_noticed(path, replacement):
     data = b"".join(sample(path))
     for place in range(len(data)):
         new = bytes([data[place] ^ 1]) if replacement is None else replacement
@@ -99,9 +97,7 @@ def test_a_changed_byte_anywhere_is_noticed(
 
 
 @pytest.mark.parametrize("change", ["delete", "double", "swap", "empty"])
-def test_lines_that_are_lost_doubled_or_moved_are_noticed(
-    path: Path, change: str
-) -> None:
+def test_lines_that_are_lost_doubled_or_moved_are_noticed(path, change):
     lines = sample(path)
     for place in range(1, len(lines) - 1):
         changed = list(lines)
@@ -118,7 +114,7 @@ def test_lines_that_are_lost_doubled_or_moved_are_noticed(
         refuse(path, rf"damaged: line {number} .* Restore it from a copy")
 
 
-def test_a_torn_line_in_the_middle_is_refused(path: Path) -> None:
+def test_a_torn_line_in_the_middle_is_refused(path):
     lines = sample(path)
     for place in range(1, len(lines) - 1):
         path.write_bytes(b"".join([*lines[:place], b"{\n", *lines[place + 1 :]]))
@@ -136,14 +132,14 @@ def test_a_torn_line_in_the_middle_is_refused(path: Path) -> None:
         b"\0" * 70000,
     ],
 )
-def test_other_files_are_refused_and_left_alone(path: Path, content: bytes) -> None:
+def test_other_files_are_refused_and_left_alone(path, content):
     path.write_bytes(content)
     cut = b'{"format"'.startswith(content)
     refuse(path, "holds no charge" if cut else "is not a ledger")
 
 
 @pytest.mark.parametrize("version", ["1", "2", "0", '"3"', "null"])
-def test_another_version_is_refused(path: Path, version: str) -> None:
+def test_another_version_is_refused(path, version):
     data = b"".join(sample(path))
     path.write_bytes(data.replace(b'"version":3', f'"version":{version}'.encode(), 1))
     refuse(path, "this release of armijo writes version 3")
@@ -152,7 +148,7 @@ def test_another_version_is_refused(path: Path, version: str) -> None:
 @pytest.mark.parametrize(
     "header", [b'{"format":"armijo-ledger","version":[[[', b"[" * 9]
 )
-def test_a_damaged_header_is_refused(path: Path, header: bytes) -> None:
+def test_a_damaged_header_is_refused(path, header):
     path.write_bytes(header + b"[" * 100_000 + b"\n")
     refuse(path, "line 1 is not JSON|is not a ledger")
 
@@ -165,7 +161,7 @@ def chain_of(data: bytes) -> bytes:
     return ledger._chain
 
 
-def test_the_forged_line_below_would_be_fine_without_its_change(path: Path) -> None:
+def test_the_forged_line_below_would_be_fine_without_its_change(path):
     data = b"".join(sample(path))
     chain = chain_of(data)
     path.write_bytes(data + seal(chain, json.dumps(GOOD).encode())[0] + b"\n")
@@ -193,9 +189,7 @@ def test_the_forged_line_below_would_be_fine_without_its_change(path: Path) -> N
         {"cost": None},
     ],
 )
-def test_a_sealed_line_that_makes_no_sense_is_refused(
-    path: Path, change: dict[str, object]
-) -> None:
+def test_a_sealed_line_that_makes_no_sense_is_refused(path, change):
     data = b"".join(sample(path))
     chain = chain_of(data)
     payload = json.dumps({**GOOD, **change}).encode()
@@ -205,7 +199,7 @@ def test_a_sealed_line_that_makes_no_sense_is_refused(
 
 @settings(max_examples=300)
 @given(st.data())
-def test_no_bytes_make_the_reader_fail_otherwise(data: st.DataObject) -> None:
+def test_no_bytes_make_the_reader_fail_otherwise(data):
     chain = b""
     content = b""
     pieces = data.draw(st.lists(st.tuples(st.booleans(), st.binary(max_size=40))))

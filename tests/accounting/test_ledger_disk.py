@@ -24,9 +24,7 @@ from tests.accounting.ledger_samples import (
 
 
 @pytest.mark.parametrize("room", [0, 1, 30, 150])
-def test_a_full_disk_spends_nothing_and_poisons(
-    path: Path, monkeypatch: pytest.MonkeyPatch, room: int
-) -> None:
+def test_a_full_disk_spends_nothing_and_poisons(path, monkeypatch, room):
     cost = (0.9, 0.9)
     extend(path, COSTS)
     with Ledger.open(path, header=HEADER) as ledger:
@@ -54,9 +52,7 @@ def test_a_full_disk_spends_nothing_and_poisons(
 @pytest.mark.parametrize(
     "error", [OSError(errno.EIO, "I/O error"), KeyboardInterrupt()]
 )
-def test_a_failing_sync_poisons_and_the_line_counts(
-    path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
+def test_a_failing_sync_poisons_and_the_line_counts(path, monkeypatch, error):
     def fail(fd: int) -> None:
         raise error
 
@@ -73,9 +69,7 @@ def test_a_failing_sync_poisons_and_the_line_counts(
     assert reopen(path).spent == (0.75, 1.0)
 
 
-def test_short_writes_are_continued(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_writes_are_continued(path, monkeypatch):
     real = os.write
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", lambda fd, data: real(fd, data[:7]))
@@ -90,9 +84,7 @@ def test_short_writes_are_continued(
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_disk_that_fills_at_any_write_never_loses_a_charge(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_at_any_write_never_loses_a_charge(path, monkeypatch):
     size = sum(map(len, sample(path)))
     path.unlink()
     for room in count(step=5):
@@ -120,9 +112,7 @@ def test_a_disk_that_fills_at_any_write_never_loses_a_charge(
 
 
 @pytest.mark.parametrize("call", ["ftruncate", "fsync"])
-def test_a_repair_that_fails_can_be_repeated(
-    path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_repair_that_fails_can_be_repeated(path, monkeypatch, call):
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -136,9 +126,7 @@ def test_a_repair_that_fails_can_be_repeated(
     assert reopen(path).charges == expected.charges
 
 
-def test_a_file_system_without_links_still_gets_a_ledger(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_without_links_still_gets_a_ledger(path, monkeypatch):
     def no_links(source: str, target: str) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
@@ -149,9 +137,7 @@ def test_a_file_system_without_links_still_gets_a_ledger(
     assert sorted(os.listdir(path.parent)) == ["run.ledger", "run.ledger.lock"]
 
 
-def test_a_file_that_appears_meanwhile_is_not_overwritten(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_appears_meanwhile_is_not_overwritten(path, monkeypatch):
     real = os.link
 
     def late(source: str, target: str) -> None:
@@ -167,9 +153,7 @@ def test_a_file_that_appears_meanwhile_is_not_overwritten(
 
 
 @pytest.mark.parametrize("change", ["delete", "replace", "append", "truncate"])
-def test_a_file_changed_by_someone_else_takes_no_charge(
-    path: Path, change: str
-) -> None:
+def test_a_file_changed_by_someone_else_takes_no_charge(path, change):
     with Ledger.open(path, header=HEADER) as ledger:
         ledger.append(charge(0, (0.5, 0.5)))
         data = path.read_bytes()

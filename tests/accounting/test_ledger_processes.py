@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -35,7 +34,7 @@ def run_python(script: str, *arguments: object) -> subprocess.Popen[str]:
     )
 
 
-def test_the_second_opener_is_refused(path: Path, tmp_path: Path) -> None:
+def test_the_second_opener_is_refused(path, tmp_path):
     alias = tmp_path / "alias"
     alias.symlink_to(path)
     with Ledger.open(path, header=HEADER) as ledger:
@@ -59,7 +58,7 @@ def test_the_second_opener_is_refused(path: Path, tmp_path: Path) -> None:
     assert read_ledger(path).spent == (0.75,)
 
 
-def test_a_forgotten_ledger_frees_its_lock(path: Path) -> None:
+def test_a_forgotten_ledger_frees_its_lock(path):
     ledger = Ledger.open(path, header=HEADER)
     descriptors = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
     del ledger
@@ -69,7 +68,7 @@ def test_a_forgotten_ledger_frees_its_lock(path: Path) -> None:
     Ledger.open(path, header=HEADER).close()
 
 
-def test_a_failed_opening_leaves_no_lock_and_no_descriptor(path: Path) -> None:
+def test_a_failed_opening_leaves_no_lock_and_no_descriptor(path):
     path.write_text("something else")
     count = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
     held = []  # the traceback keeps the half-made object alive
@@ -83,7 +82,7 @@ def test_a_failed_opening_leaves_no_lock_and_no_descriptor(path: Path) -> None:
     Ledger.open(path, header=HEADER).close()
 
 
-def test_killing_the_holder_frees_the_lock_and_loses_no_charge(path: Path) -> None:
+def test_killing_the_holder_frees_the_lock_and_loses_no_charge(path):
     script = """
     ledger = Ledger.open(sys.argv[1], header=HEADER)
     while True:
@@ -108,7 +107,7 @@ def test_killing_the_holder_frees_the_lock_and_loses_no_charge(path: Path) -> No
             assert ledger.spent == (0.5 * ledger.next_index,)
 
 
-def test_a_child_process_cannot_charge_nor_free_the_lock(path: Path) -> None:
+def test_a_child_process_cannot_charge_nor_free_the_lock(path):
     script = """
     ledger = Ledger.open(sys.argv[1], header=HEADER)
     ledger.append(Charge(0, "", {}, (0.5,)))
@@ -135,7 +134,7 @@ def test_a_child_process_cannot_charge_nor_free_the_lock(path: Path) -> None:
     assert read_ledger(path).spent == (0.75,)
 
 
-def test_threads_on_one_ledger_never_break_the_file(path: Path) -> None:
+def test_threads_on_one_ledger_never_break_the_file(path):
     refused = []
 
     def work(ledger: Ledger) -> None:

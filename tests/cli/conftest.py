@@ -30,12 +30,11 @@ class Finished(NamedTuple):
     err: str
 
 
-@pytest.fixture
-def armijo(monkeypatch, capsys):
-    """Return a function that runs the program with some words."""
+def program(name, main, monkeypatch, capsys):
+    """Return a function that runs a program in this process with some words."""
 
     def call(*words: object, columns: int = 400) -> Finished:
-        monkeypatch.setattr(sys, "argv", ["armijo", *map(str, words)])
+        monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
         monkeypatch.setenv("COLUMNS", str(columns))
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
@@ -44,6 +43,11 @@ def armijo(monkeypatch, capsys):
         return Finished(ended.value.code or 0, out, " ".join(err.split()))
 
     return call
+
+
+@pytest.fixture
+def armijo(monkeypatch, capsys):
+    return program("armijo", main, monkeypatch, capsys)
 
 
 def words(options: dict[str, str]) -> list[str]:

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from armijo.accounting.accountants import PrivacyFilter
-from armijo.accounting.mechanisms import Mechanism
 from armijo.data.distributed import (
     SINGLE,
     ProcessGroup,
@@ -86,9 +85,7 @@ def shared(events: list[str]) -> PrivateDataset:
 
 
 @pytest.mark.parametrize("part", [CHOICE, PERTURBATION])
-def test_what_needs_all_rows_in_one_process_is_refused_before_it_is_paid(
-    part: Mechanism,
-) -> None:
+def test_what_needs_all_rows_in_one_process_is_refused_before_it_is_paid(part):
     events: list[str] = []
     data = shared(events)
     with pytest.raises(ValueError, match=r"one process.*torchrun.*Nothing was spent"):
@@ -96,7 +93,7 @@ def test_what_needs_all_rows_in_one_process_is_refused_before_it_is_paid(
     assert data.accountant.n_charges == 0 and events == []
 
 
-def test_sums_and_searches_are_for_several_processes() -> None:
+def test_sums_and_searches_are_for_several_processes():
     data = shared([])
     batch = data.open(BatchPlan(mechanisms=(GRADIENT, SEARCH)))
     assert batch.noisy_sum(features(), GRADIENT).shape == (2,)
@@ -104,7 +101,7 @@ def test_sums_and_searches_are_for_several_processes() -> None:
     assert data.accountant.n_charges == 1
 
 
-def test_a_gaussian_that_was_paid_for_a_sum_perturbs_no_output_of_a_shard() -> None:
+def test_a_gaussian_that_was_paid_for_a_sum_perturbs_no_output_of_a_shard():
     seen: list[Any] = []
     for ask in ("noisy_output", "release"):
         batch = shared([]).open(BatchPlan(mechanisms=(GRADIENT,)))

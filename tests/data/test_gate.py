@@ -5,7 +5,6 @@ import copy
 import itertools
 import math
 import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -122,7 +121,7 @@ def test_a_batch_is_charged_then_drawn_then_answered():
     assert data.accountant.spent == whole.rdp(np.array([float(data.accountant.order)]))
 
 
-def test_the_charge_is_on_disk_before_a_bit_is_drawn(tmp_path: Path):
+def test_the_charge_is_on_disk_before_a_bit_is_drawn(tmp_path):
     path = tmp_path / "run.ledger"
     lines: list[int] = []
 
