@@ -22,7 +22,6 @@ from armijo.methods.base import StepRecord, minimize
 from armijo.methods.sgd import DPSGD
 from armijo.objectives.module import ModuleObjective
 from armijo.randomness import Randomness
-from armijo.registry import NETWORK_METHODS
 from tests.data.gate_doubles import FreeAccountant
 from tests.networks.network_doubles import (
     BUDGET,
@@ -284,7 +283,7 @@ def test_adaptation_asks_for_searches_that_can_fail(adapt):
 @pytest.mark.parametrize(
     ("name", "option"),
     [
-        *product(NETWORK_METHODS, ("momentum", "sampling_prob", "steps")),
+        *product(SAMPLED, ["momentum"]),
         ("sgd", "loss_clip"),
         ("adam", "search_share"),
         ("blsgd", "step_size"),
