@@ -97,7 +97,9 @@ from armijo.objectives.linear import SOFTMAX, LinearObjective, ResidualObjective
 if TYPE_CHECKING:
     from armijo.methods.additive_model import AdditiveModel
 
-SCALE_SHARE, COUNT_SHARE, CALIBRATION_SHARE = 0.01, 0.05, 0.03
+SCALE_SHARES = (0.01, 0.05)  # the least, and the most where rows are few
+SCALE_ROOM = 32.0  # rows over the noise of one count of scales that are aimed at
+COUNT_SHARE, CALIBRATION_SHARE = 0.05, 0.03
 MOMENT_SHARES = {1: (0.03,), 2: (0.015, 0.03)}
 SEARCH_SHARE = 0.05
 FIRST_PHASE = 0.35  # of what is left, for the model that chooses products
@@ -426,7 +428,9 @@ class Additive(Method[AdditiveState]):
     @cached_property
     def shares(self) -> dict[str, float]:
         """How ``1/sigma^2`` is split; the phases get what the others leave."""
-        scales = SCALE_SHARE if unbounded(self._columns) else 0.0
+        unknown = len(unbounded(self._columns))
+        wanted = unknown * (SCALE_ROOM * self._noise / self._n_rows) ** 2
+        scales = float(np.clip(wanted, *SCALE_SHARES)) if unknown else 0.0
         calibration = 0.0 if self.objective.regression else CALIBRATION_SHARE
         rest = 1.0 - scales - COUNT_SHARE - calibration
         return {

@@ -22,10 +22,13 @@ from armijo.data.coded import CategoryColumn, CodedTable, ColumnInfo, NumericCol
 EQUAL_CELLS = 256  # between the ends of a numeric column
 HALVINGS = 15  # of the cells beside an end or zero, where values crowd
 ATOM = 2.0**-34  # width of the cell of an end, or of zero, in units of the range
-OUTSIDE = (0.25, 1.0, 3.0, 15.0, 255.0, 65535.0)  # distances from the range, in ranges
+OUTSIDE = tuple(2.0**k for k in (*range(-3, 12), 16, 20))  # cells beyond the range
 FIRST_OCTAVE, LAST_OCTAVE = -30, 50  # of the numbers whose scale is sought
-SCALE_SNR = 4.0  # standard deviations of noise that an octave must stand out by
+FOUND_SNR = 4.5  # standard deviations by which some octaves of a column stand out
+WIDER_SNR = 3.5  # and by which those do that are next to them
+WINDOWS = (1, 2, 3, 4, 6, 8)  # octaves that are tested together
 WIDE = 64.0  # a range of positive numbers this wide begins at zero
+ATOM_RATIO = 2.0  # times its neighbors' mean: a cell that holds more is one value
 SHRINKAGE = 2.0  # of splits towards the prior, in standard deviations
 POOLED = 0.9  # of the prior is the pooled distribution of all numeric columns
 POOL_FROM = 20  # levels from which rare ones become one
@@ -161,40 +164,64 @@ def learned_range(
 ) -> tuple[float, float]:
     """Return the ends of a column from noisy counts of octaves; one may be known.
 
-    The range reaches one octave beyond those that stand out from the noise, alone or
-    together with the next.  Where none does, the scale is not known, and numbers near
-    one are as good as any.
+    The range begins with the octaves that stand out most from the noise, and grows by
+    neighbors that stand out together.  Codes like 999999, far from all other numbers,
+    do not widen it; beyond it there are wide cells.  Where nothing stands out, numbers
+    near one are as good as any.
     """
     ordered = counts[:-1] / max(noise, 1e-300)
-    both = ordered[1:] + ordered[:-1] > math.sqrt(2) * SCALE_SNR
-    beside = np.append(both, False) | np.insert(both, 0, False)
-    clear = np.flatnonzero((ordered > SCALE_SNR) | (beside & (ordered > 1)))
-    middle = len(OCTAVES) // 2  # the cell of zero
-    if clear.size == 0:
-        first, last = middle, middle - FIRST_OCTAVE + 1
-    else:
-        first, last = int(clear[0]), int(clear[-1])
+    middle = len(ordered) // 2  # the cell of zero
+    sides = [ordered[middle + 1 :], ordered[:middle][::-1]]  # by size
+    found = [_window(side, FOUND_SNR) for side in sides]
+    main = int(found[1][0] > found[0][0])
+    sizes, start = [1.0, 1.0], 0.0
+    if clear := found[main][1]:
+        first, last = _grown(sides[main], *clear)
+        sizes[main] = _octave_end(last)
+        start = _octave_end(first - 1)
+        near = sides[1 - main][: last + WINDOWS[-1]]
+        other = _window(near, WIDER_SNR)[1]
+        sizes[1 - main] = _octave_end(_grown(near, *other)[1]) if other else 0.0
+    if min(sizes) > 0 or ordered[middle] > WIDER_SNR or max(sizes) > WIDE * start:
+        start = 0.0
     if low is None:
-        low = 0.0 if first == middle else _octave_end(first - 2, lower=True)
-        if low > 0 and (_octave_end(last + 1) if high is None else high) > WIDE * low:
-            low = 0.0
+        low = -sizes[1] or start
     if high is None:
-        high = 0.0 if last == middle else _octave_end(last + 1)
+        high = sizes[0] or -start
     if high <= low:
         high = low + max(abs(low), 1.0)
     return low, high
 
 
-def _octave_end(cell: int, *, lower: bool = False) -> float:
-    """Return an edge beyond a cell, zero where the sign would change."""
-    place = min(max(cell, 0), len(OCTAVES) - 1)
-    end = float(OCTAVES[place])
-    middle = len(OCTAVES) // 2
-    if lower and place == middle - 1:
-        return 0.0
-    if not lower and place == middle:
-        return 0.0
-    return end
+def _octave_end(octave: int) -> float:
+    return float(np.exp2(FIRST_OCTAVE + octave + 1))
+
+
+def _window(side: FloatArray, least: float) -> tuple[float, tuple[int, int] | None]:
+    """Return the score of the octaves that stand out most, and their ends."""
+    best, ends = least, None
+    for width in WINDOWS:
+        scores = np.convolve(side, np.ones(width), "valid") / math.sqrt(width)
+        place = int(scores.argmax())
+        if scores[place] > best:
+            best, ends = float(scores[place]), (place, place + width - 1)
+    return best, ends
+
+
+def _grown(side: FloatArray, first: int, last: int) -> tuple[int, int]:
+    """Return the ends of octaves with all neighbors that stand out together."""
+    scales = np.sqrt(np.arange(1, WINDOWS[-1] + 1))
+    while (above := np.cumsum(side[last + 1 :][: len(scales)])).size:
+        scores = above / scales[: len(above)]
+        if scores.max() <= WIDER_SNR:
+            break
+        last += int(scores.argmax()) + 1
+    while (below := np.cumsum(side[:first][::-1][: len(scales)])).size:
+        scores = below / scales[: len(below)]
+        if scores.max() <= WIDER_SNR:
+            break
+        first -= int(scores.argmax()) + 1
+    return first, last
 
 
 def shrunk_cdf(
@@ -286,9 +313,9 @@ class Marginal:
         edges = self.cells.edges
         start = np.concatenate([[0.0], edges])
         width = np.concatenate([[np.inf], np.diff(edges), [np.inf]])
-        atom = width < 4 * ATOM
-        open_ = np.isinf(width)
-        flat = atom | open_
+        beside = np.pad(self.shares, 1)
+        heavy = self.shares > ATOM_RATIO * (beside[:-2] + beside[2:]) / 2
+        flat = heavy | (width < 4 * ATOM) | np.isinf(width)
         rank = np.where(flat, self.middles, self.cdf[:-1])
         return rank, start, np.where(flat, 0.0, self.shares / width)
 
