@@ -5,6 +5,7 @@ What is public of a column is its description here; what its cells look like is 
 later, by a release that is paid for (:mod:`armijo.methods.additive`).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from armijo import _validate
 from armijo.accounting.budget import FloatArray
 from armijo.data.query import Index, Taken
 
@@ -38,6 +40,27 @@ class NumericColumn:
     high: float | None = None
     monotone: int = 0
 
+    def __post_init__(self) -> None:
+        refuse_bounds(self.low, self.high, f"bounds of {self.name!r}")
+        if self.monotone not in (-1, 0, 1):
+            raise ValueError(
+                f"Expected -1, 0 or 1 as direction of {self.name!r}, got "
+                f"{self.monotone!r}. Nothing was spent."
+            )
+
+
+def refuse_bounds(low: float | None, high: float | None, name: str) -> None:
+    """Refuse bounds of which no range can be made; either may be unknown."""
+    given = [bound for bound in (low, high) if bound is not None]
+    for bound in given:
+        _validate.finite(**{name: bound})
+    width = given[-1] - given[0] if len(given) == 2 else 1.0
+    if not 0 < width < math.inf:
+        raise ValueError(
+            f"Expected {name} with low < high, got {low!r} and {high!r}; give public "
+            "bounds, or None to learn them. Nothing was spent."
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class CategoryColumn:
@@ -54,6 +77,9 @@ class CategoryColumn:
 
     name: str
     n_levels: int
+
+    def __post_init__(self) -> None:
+        _validate.at_least(1, n_levels=self.n_levels)
 
 
 ColumnInfo = NumericColumn | CategoryColumn
@@ -116,23 +142,26 @@ class CodedRows:
     y : array of shape (rows,)
         Labels as the loss takes them, or targets, as floats; a row with NaN is blank.
     weight : array of shape (rows,) or None
-        What multiplies each row's contribution to every sum, after clipping, within
-        [0, 1]; None is one.
+        What multiplies each row's contribution to every sum, after clipping; cut to
+        [0, 1], and NaN is zero.  None takes the table's, or one.
     """
 
     def __init__(
         self, table: CodedTable, y: Sequence[float], weight: FloatArray | None = None
     ) -> None:
+        _refuse_other_types(table)
         self._y = np.asarray(y, dtype=np.float64)
+        weight = table.weight if weight is None else weight
         if weight is not None:
-            weight = np.clip(np.nan_to_num(weight, nan=0.0), 0.0, 1.0)
+            numbers = np.asarray(weight, dtype=np.float64)
+            weight = np.clip(np.where(np.isnan(numbers), 0.0, numbers), 0.0, 1.0)
         self._table = replace(table, weight=weight)
-        if self._y.shape != (len(table),):
-            raise ValueError(
-                f"Expected a label for each of {len(table)} rows, got an array of "
-                f"shape {self._y.shape}."
-            )
-        self.run_cache: dict[object, Any] = {}
+        for name, values in (("label", self._y), ("weight", weight)):
+            if values is not None and values.shape != (len(table),):
+                raise ValueError(
+                    f"Expected a {name} for each of {len(table)} rows, got an array "
+                    f"of shape {values.shape}."
+                )
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -147,3 +176,15 @@ class CodedRows:
     def parts(self) -> tuple[Any, ...]:
         """Return what the rows consist of."""
         return *self._table.cells, self._table.weight, self._y
+
+
+def _refuse_other_types(table: CodedTable) -> None:
+    """Refuse cells that are no vector of numbers, before any of them is read."""
+    for column, cells in zip(table.columns, table.cells, strict=True):
+        kind = np.asarray(cells).dtype
+        if np.ndim(cells) != 1 or kind.kind not in "fiub":
+            raise ValueError(
+                f"Expected numbers or codes as the cells of {column.name!r}, got an "
+                f"array of type {kind} and {np.ndim(cells)} dimensions; code the "
+                "table first. Nothing was spent."
+            )

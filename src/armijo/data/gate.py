@@ -368,6 +368,7 @@ class PrivateDataset:
         self._group = group or SINGLE
         self._source = X if isinstance(X, RowSource) else ArrayRows(X, y)
         self._length = len(self._source)
+        self._run_cache: dict[object, Any] = {}  # of coded rows, by released values
         if self._randomness.deterministic and accountant.guarantee.holds:
             raise ValueError(
                 "Expected an accountant made with insecure_deterministic=True, since "
@@ -458,8 +459,7 @@ class PrivateDataset:
             index = poisson_sample(self._length, sampling_prob, bits)
         X, y, blank = self._source.take(index)
         if isinstance(self._source, CodedRows):
-            run_cache = self._source.run_cache if index is None else None
-            return Rows(X, y, run_cache=run_cache)
+            return Rows(X, y, run_cache=self._run_cache if index is None else None)
         if isinstance(self._source, ArrayRows):
             norms = partial(self._source.norms, index, X)
             run_cache = self._source.run_cache if index is None else None

@@ -246,8 +246,8 @@ def vector_sum(values: FloatArray, weight: FloatArray, bound: float) -> Certifie
     clipped = _clipped(values, np.ones(len(values)), bound) * weight[:, None]
 
     def integers(bits: int) -> torch.Tensor:
-        steps = np.trunc(clipped * (2.0**bits / bound)).sum(axis=0)
-        return torch.from_numpy(steps.astype(np.int64))
+        steps = np.trunc(clipped * (2.0**bits / bound)).astype(np.int64)
+        return torch.from_numpy(steps.sum(axis=0))
 
     def plain() -> torch.Tensor:
         return torch.from_numpy(clipped.sum(axis=0))
@@ -255,7 +255,8 @@ def vector_sum(values: FloatArray, weight: FloatArray, bound: float) -> Certifie
     return CertifiedSum(integers, plain, torch.float64, _VECTOR_BITS)
 
 
-_VECTOR_BITS = 24  # of whole numbers that add up in float64 over 2**28 rows
+_VECTOR_BITS = 24  # of whole numbers, which int64 adds up over 2**38 rows
+_COUNTED_ROWS = 1 << 28  # of which float64 adds up whole numbers of so many bits
 
 
 def _clipped(values: FloatArray, lengths: FloatArray, bound: float) -> FloatArray:
@@ -286,18 +287,21 @@ def count_sum(
     columns, at most ``bound**2`` of them; one is rounded down to whole steps.
     """
 
-    def counted(added: FloatArray) -> FloatArray:
-        total = np.zeros(size)
+    def counted(added: FloatArray, kind: type) -> NDArray[Any]:
+        total: NDArray[Any] = np.zeros(size, dtype=kind)
         for column in places():
-            total += np.bincount(column, weights=added, minlength=size)
+            for start in range(0, len(column), _COUNTED_ROWS):
+                part = slice(start, start + _COUNTED_ROWS)
+                found = np.bincount(column[part], added[part], minlength=size)
+                total += found.astype(kind)
         return total
 
     def integers(bits: int) -> torch.Tensor:
         one = math.floor(2.0**bits / bound * _ROOM)
-        return torch.from_numpy(counted(np.trunc(weight * one)).astype(np.int64))
+        return torch.from_numpy(counted(np.trunc(weight * one), np.int64))
 
     def plain() -> torch.Tensor:
-        return torch.from_numpy(counted(weight))
+        return torch.from_numpy(counted(weight, np.float64))
 
     return CertifiedSum(integers, plain, torch.float64, _VECTOR_BITS)
 
@@ -312,8 +316,9 @@ def moment_sum(rows: IntegerRows, radius: float) -> CertifiedSum:
     d = rows.shape[1]
     factor = 2.0**-FEATURE_BITS * _ROOM / np.maximum(rows.lengths(), radius)
 
-    def summed(scale: float, whole: bool) -> FloatArray:
-        total = np.zeros((d, d))
+    def summed(scale: float, whole: bool) -> NDArray[Any]:
+        kind = np.int64 if whole else np.float64
+        total: NDArray[Any] = np.zeros((d, d), dtype=kind)
         for part, block in rows.blocks():
             left = block * (factor[part, None] * scale)
             right = left * rows.weight[part, None]
@@ -321,12 +326,13 @@ def moment_sum(rows: IntegerRows, radius: float) -> CertifiedSum:
                 np.trunc(left, out=left)
                 np.trunc(right, out=right)
             # With weights zero and one this is a symmetric product, of half the cost.
-            total += (right.T @ right) if rows.whole else (left.T @ right)
+            found = (right.T @ right) if rows.whole else (left.T @ right)
+            total += found.astype(kind)
         return total.reshape(-1)
 
     def integers(bits: int) -> torch.Tensor:
         half = bits // 2  # an odd bit is made up by doubling
-        steps = summed(2.0**half, True).astype(np.int64)
+        steps = summed(2.0**half, True)
         return torch.from_numpy(steps << (bits - 2 * half))
 
     def plain() -> torch.Tensor:

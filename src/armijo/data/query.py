@@ -93,6 +93,10 @@ class Rows:
         X = lattice.rounded(self.X, left_out)
         return replace(self, X=X, cache={}, norms=None, run_cache=None)
 
+    def seen_as(self, X: Any, y: Any) -> "Rows":
+        """Return the rows in other features and labels, with a cache of its own."""
+        return replace(self, X=X, y=y, cache={}, norms=None)
+
     def blanks(self) -> lattice.Mask:
         """Return which rows of a table every query leaves out."""
         return self.cached_for_run("blanks", lambda: lattice.blanks(self.X))

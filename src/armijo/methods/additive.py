@@ -25,9 +25,8 @@ their noise is fixed beforehand: together they are one Gaussian (:mod:`descent
 <armijo.methods.descent>`).  Everything else is post-processing.
 """
 
-import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
@@ -54,6 +53,7 @@ from armijo.methods.base import (
     Problem,
     Schedule,
     StepRecord,
+    T,
     calibrated,
     schedule_of,
     solved,
@@ -168,7 +168,7 @@ class FeatureSpace(Standardization):
 
     features: Features
     columns: "Columns"
-    digest: str
+    phase: int
     base: "FeatureSpace | None" = None
 
     def view(self, rows: Rows) -> Rows:
@@ -184,8 +184,8 @@ class FeatureSpace(Standardization):
             return found, y
 
         def seen() -> Rows:
-            X, y = rows.cached_for_run(("features", self.digest), expanded)
-            return Rows(X, y, run_cache=rows.run_cache)
+            X, y = rows.cached_for_run(("features", self.phase), expanded)
+            return rows.seen_as(X, y)
 
         return rows.cached("view", seen, self.features)
 
@@ -594,34 +594,48 @@ class Additive(Method[AdditiveState]):
 
     def columns(self, state: AdditiveState) -> Columns:
         """Return what released counts tell of the columns."""
-        if "columns" not in self._known:
+
+        def compute() -> Columns:
             layout = self._layout(state)
             counts = layout.split(calibrated(counts=state.counts).numpy())
             noise = self._mechanisms(Batch("counts"))[0].noise_scale
-            self._known["columns"] = Columns(
+            return Columns(
                 self.objective, layout.parts, counts, float(self._n_rows), noise
             )
-        return self._known["columns"]
+
+        return self._following("columns", state.counts, compute)
+
+    def _following(
+        self, name: str, release: Tensor | None, compute: Callable[[], T]
+    ) -> T:
+        """Return what follows from a release, computed once for this one."""
+        held = self._known.get(name)
+        if held is None or held[0] is not release:
+            held = self._known[name] = (release, compute())
+        found: T = held[1]
+        return found
 
     def features(self, state: AdditiveState, phase: int) -> Features:
         """Return the features of a phase: the last one's have products, if any."""
-        name = f"features {phase}"
-        if name not in self._known:
+
+        def compute() -> Features:
             columns = self.columns(state)
             features = columns.features(self.orders)
-            if phase == 1:
-                effects = calibrated(chosen=state.chosen).numpy()
-                rare = columns.balance < RARE
-                features = features.with_products(effects, rare=rare, free=self._free)
-            self._known[name] = features
-        return self._known[name]
+            if phase == 0:
+                return features
+            effects = calibrated(chosen=state.chosen).numpy()
+            rare = columns.balance < RARE
+            return features.with_products(effects, rare=rare, free=self._free)
+
+        last = state.chosen if phase else state.counts
+        return self._following(f"features {phase}", last, compute)
 
     def _space(self, state: AdditiveState, phase: int) -> FeatureSpace:
         """Return the coordinates of a phase."""
-        name = f"space {phase}"
-        if name not in self._known:
-            self._known[name] = self._new_space(state, phase)
-        return self._known[name]
+        last = state.chosen if phase else state.counts
+        return self._following(
+            f"space {phase}", last, lambda: self._new_space(state, phase)
+        )
 
     def _new_space(self, state: AdditiveState, phase: int) -> FeatureSpace:
         features = self.features(state, phase)
@@ -641,22 +655,9 @@ class Additive(Method[AdditiveState]):
             clip=descent.clip,
             features=features,
             columns=self.columns(state),
-            digest=self._digest(state, phase),
+            phase=phase,
             base=self._space(state, 0) if phase == 1 else None,
         )
-
-    def _digest(self, state: AdditiveState, phase: int) -> str:
-        """Return what tells features from those of other releases."""
-        name = f"digest {phase}"
-        if name not in self._known:
-            released = (state.scales, state.counts, state.chosen if phase else None)
-            found = hashlib.sha256(
-                repr((self.basis, self._n_rows, self._noise)).encode()
-            )
-            for tensor in released:
-                found.update(b"" if tensor is None else tensor.numpy().tobytes())
-            self._known[name] = found.hexdigest()
-        return self._known[name]
 
     def _prepared(
         self, batch: PrivateBatch, state: AdditiveState, phase: int, used: Gaussian
@@ -799,9 +800,8 @@ class Additive(Method[AdditiveState]):
         phase = len(self.phases) - 1
         space = self._space(state, phase)
         weights = self.weights_of(state, phase)
-        known = self.recalibration.begin(
-            state.calibration, self.rms_score(state), weights[:, -1]
-        )
+        held = None if state.calibration is None else state.calibration.numpy()
+        known = self.recalibration.begin(held, self.rms_score(state), weights[:, -1])
         flat = torch.from_numpy(weights.reshape(-1).copy())
 
         def contributions(rows: Rows) -> Contributions:
@@ -809,7 +809,7 @@ class Additive(Method[AdditiveState]):
             scores = space.objective.scores_at(rows, flat)
             y = space.objective.labels(rows).numpy()
             values = self.recalibration.gradients(
-                known, scores.numpy().reshape(len(y), -1), y, update
+                known, scores.numpy().reshape(len(y), self.objective.outputs), y, update
             )
             return space.weighted(rows, values, used.sensitivity)
 

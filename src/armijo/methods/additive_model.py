@@ -90,9 +90,12 @@ class AdditiveModel:
     def scores(self, table: CodedTable) -> FloatArray:
         """Return logits, (rows,) or (rows, classes); or predictions of a number."""
         rows = self.features.rows(table, np.ones(len(table)))
-        raw = rows.product(self.weights[:, :-1].T) + self.weights[:, -1]
+        weights = self.weights[:, :-1].copy()
+        for place in self._monotone:  # whose shape takes the place of its features
+            weights[:, self.features.slices[place]] = 0.0
+        raw = rows.product(weights.T) + self.weights[:, -1]
         for place, line in self._monotone.items():
-            raw[:, 0] += line.change(table.cells[place])
+            raw[:, 0] += line.effects(table.cells[place])
         if self.objective.regression:
             low, high, mean, deviation = self.columns.target_scale
             return np.clip(mean + deviation * raw[:, 0], low, high)
@@ -207,18 +210,42 @@ class AdditiveModel:
                 gain_variance=_number(document["gain_variance"]),
                 **tensors,
             )
+            _refuse_lengths(method, state)
             model = cls(method, state)
             weights = _array(document["weights"])
             expected = (method.objective.outputs, model.features.size + 1)
-            if weights.shape != expected:
-                raise ValueError(f"weights of shape {weights.shape}, not {expected}")
+            _refuse_shape("weights", weights, expected)
             padded = method.padded(torch.from_numpy(weights), model.features.size)
             return cls(method, replace(state, w=padded))
-        except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
+        except _CHANGED as error:
             raise ValueError(
                 f"Expected the values of an additive model, got {error!r}; the file "
                 "was changed after training."
             ) from None
+
+
+_CHANGED = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError)
+
+
+def _refuse_lengths(method: Additive, state: AdditiveState) -> None:
+    """Refuse releases that are not as long as the method makes them."""
+    size = method.objective.outputs
+    known = 2 + size + 4 * (size + 1) if method.shares["recalibration"] else None
+    scales = method._scale_layout.size if method.shares["scales"] else None
+    _refuse_shape("calibration", state.calibration, known)
+    _refuse_shape("scales", state.scales, scales)
+    _refuse_shape("counts", state.counts, method._layout(state).size)
+    features = method.features(state, 0).size if len(method.phases) == 2 else None
+    _refuse_shape("chosen", state.chosen, features)
+
+
+def _refuse_shape(
+    name: str, values: Any, expected: int | tuple[int, int] | None
+) -> None:
+    shape = None if values is None else tuple(values.shape)
+    wanted = (expected,) if isinstance(expected, int) else expected
+    if shape != wanted:
+        raise ValueError(f"{name} of shape {shape}, not {wanted}")
 
 
 def _column(given: Mapping[str, Any]) -> NumericColumn | CategoryColumn:
@@ -259,10 +286,10 @@ class MonotoneShape:
         )
         return cls(features, weights, values)
 
-    def change(self, numbers: FloatArray) -> FloatArray:
-        """Return what is added to a score to follow the shape; nothing if missing."""
+    def effects(self, numbers: FloatArray) -> FloatArray:
+        """Return what is added to a score; what was fitted where a cell is missing."""
         marginal = self.features.marginal
         units = marginal.cells.units(numbers)
         known = np.interp(units, marginal.centers, self.values)
         fitted = self.features.features(numbers) @ self.weights
-        return np.where(np.isnan(units), 0.0, known - fitted)
+        return np.where(np.isnan(units), fitted, known)

@@ -60,10 +60,12 @@ class Recalibration:
         """The prior standard deviation: less where slopes were clipped less."""
         return PRIOR * min(1.0, (0.6 / self.clip) ** 2)
 
-    def begin(self, known: object, rms: float, intercepts: FloatArray) -> FloatArray:
+    def begin(
+        self, known: FloatArray | None, rms: float, intercepts: FloatArray
+    ) -> FloatArray:
         """Return what is known: S, first and present scale and offsets, sums."""
         if known is not None:
-            return np.array(known, dtype=np.float64)
+            return known
         size = self.outputs
         scale = ROOMS * max(rms, LEAST_RMS)
         start = np.concatenate([[scale], intercepts])

@@ -21,7 +21,13 @@ from torch import Tensor
 
 from armijo import _validate
 from armijo.accounting.budget import FloatArray
-from armijo.data.coded import CategoryColumn, CodedTable, ColumnInfo, NumericColumn
+from armijo.data.coded import (
+    CategoryColumn,
+    CodedTable,
+    ColumnInfo,
+    NumericColumn,
+    refuse_bounds,
+)
 from armijo.data.integer_rows import IntegerRows
 from armijo.objectives.base import Objective
 from armijo.objectives.cells import (
@@ -212,7 +218,9 @@ class LevelFeatures:
     def _effects(self, weights: FloatArray) -> FloatArray:
         """Return orthogonal polynomials of the fitted effect, (levels, orders)."""
         shares = (self.levels.shares + 1e-6) / (self.levels.shares + 1e-6).sum()
-        if self.size == 2:
+        if self.size == 1:  # no level stands out, and all are one
+            raw = np.empty((1, 0))
+        elif self.size == 2:
             raw = np.array([[1.0], [0.0]])
         else:
             top = max(float(np.abs(weights).max()), 1e-9)
@@ -313,7 +321,7 @@ class Features:
     def _weights(self) -> FloatArray:
         """The weight of each product."""
         energy = np.array([product.energy for product in self.products])
-        weights = energy**PAIR_POWER
+        weights = np.maximum(energy, 1e-300) ** PAIR_POWER
         extra = self.variance * PAIR_VARIANCE / (1 + PAIR_VARIANCE)
         return weights * math.sqrt(extra / float((weights**2).sum()))
 
@@ -470,6 +478,31 @@ class AdditiveObjective(Objective):
         _validate.at_least(1, columns=len(self.columns))
         _validate.at_least(2, n_classes=self.n_classes)
         _validate.non_negative(l2=self.l2)
+        refuse_bounds(*self.target_bounds, "target_bounds")
+        if self.loss == "logistic" and self.n_classes != 2:
+            raise ValueError(
+                f"Expected two classes for the logistic loss, got {self.n_classes}; "
+                "use softmax. Nothing was spent."
+            )
+        if self.loss == "softmax" and any(_directed(c) for c in self.columns):
+            raise ValueError(
+                "Expected two classes or a numeric target for a column with a "
+                "direction, got several classes; leave monotone out. Nothing was spent."
+            )
+        if self.class_weight is not None and self.class_weight != "balanced":
+            self._refuse_weights(self.class_weight)
+
+    def _refuse_weights(self, weights: tuple[float, ...]) -> None:
+        """Refuse weights that dividing by the largest would not bring to [0, 1]."""
+        given = isinstance(weights, tuple) and len(weights) == self.n_classes
+        for weight in weights if given else ():
+            _validate.non_negative(class_weight=weight)
+        if not given or max(weights) == 0:
+            raise ValueError(
+                f"Expected class_weight to be None, 'balanced' or a weight for each of "
+                f"{self.n_classes} classes, one of them above zero, got {weights!r}. "
+                "Nothing was spent."
+            )
 
     @property
     def outputs(self) -> int:
@@ -516,6 +549,10 @@ class AdditiveObjective(Objective):
 
     gradient_sum = loss_drop_sum = step_scores = _refused
     normalized_gradient_sum = losses_along = _refused
+
+
+def _directed(column: ColumnInfo) -> bool:
+    return isinstance(column, NumericColumn) and column.monotone != 0
 
 
 def _levels(column: ColumnInfo) -> int:

@@ -121,8 +121,8 @@ class LevelCells:
 
     def places(self, codes: NDArray[Any]) -> NDArray[np.int64]:
         """Return the cell of each code."""
-        codes = np.nan_to_num(codes, nan=-1.0).astype(np.int64)
-        return np.where((codes < 0) | (codes >= self.levels), self.levels, codes)
+        known = (codes >= 0) & (codes < self.levels)  # neither NaN nor infinity is
+        return np.where(known, codes, self.levels).astype(np.int64)
 
 
 Cells = NumericCells | OctaveCells | LevelCells

@@ -12,8 +12,9 @@ the gate leaves out of every sum.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise, product, starmap
 from typing import ClassVar
 
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from armijo import _validate
 from armijo.accounting.budget import FloatArray
+from armijo.data import lattice
 from armijo.data.lattice import row_norms
 from armijo.data.query import BoundedQuery, Columns, Matrix, OuterProduct, Rows
 from armijo.objectives.base import Objective, QueryForm
@@ -41,6 +43,9 @@ from armijo.objectives.losses import (
 
 SOFTMAX = "softmax"
 """The only loss of several scores: all others are losses of a margin."""
+
+Times = Callable[[FloatArray], FloatArray]
+"""Multiplies rows by weights of shape (features, columns), exactly."""
 
 _POINTS = 16  # whose scores are formed together
 
@@ -116,19 +121,19 @@ class LinearObjective(Objective):
 
     def scores(self, w: Tensor, X: Matrix) -> Tensor:
         """Return X w plus intercept: (rows,) for one output, else (rows, outputs)."""
-        return self._scores(w, Rows(X, None))
+        return self._scores(w, partial(lattice.product, lattice.rounded(X)))
 
     def scores_of(self, rows: Rows, w: Tensor) -> Tensor:
         """Return the scores of a batch; those of blanks are NaN."""
-        return self._scores(w, rows)
+        return self._scores(w, rows.product)
 
-    def _scores(self, w: Tensor, rows: Rows) -> Tensor:
+    def _scores(self, w: Tensor, times: Times) -> Tensor:
         weights = w.numpy().reshape(self.outputs, -1)
-        scores = torch.from_numpy(self._with_intercept(rows, weights))
+        scores = torch.from_numpy(self._with_intercept(times, weights))
         return scores[:, 0] if self.outputs == 1 else scores
 
-    def _with_intercept(self, rows: Rows, weights: FloatArray) -> FloatArray:
-        product = rows.product(weights[:, : self.n_features].T)
+    def _with_intercept(self, times: Times, weights: FloatArray) -> FloatArray:
+        product = times(weights[:, : self.n_features].T)
         return product + weights[:, -1] if self.fit_intercept else product
 
     def losses(self, scores: Tensor, y: Tensor) -> Tensor:
@@ -345,7 +350,7 @@ class LinearObjective(Objective):
         values = np.empty((rows.size, len(points)), order="F")
         for start in range(0, len(points), _POINTS):
             part = slice(start, start + _POINTS)
-            scores = self._with_intercept(rows, weights[part])
+            scores = self._with_intercept(rows.product, weights[part])
             losses = self._losses_of(torch.from_numpy(scores) * y[:, None], y)
             values[:, part] = losses.numpy() + penalties[part]
         return values
