@@ -15,7 +15,7 @@ from scipy import sparse
 
 from armijo.data.sources import ArrayRows, DatasetRows, TensorRows
 from armijo.training import replay as identity
-from armijo.training.replay import update_digest, update_with_machine
+from armijo.training.replay import machine, update_digest
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -163,12 +163,7 @@ def test_sources_say_what_tells_their_rows_from_others():
     ],
 )
 def test_what_may_change_the_last_bit_changes_the_machine(change, monkeypatch):
-    def found() -> str:
-        one = hashlib.blake2b()
-        update_with_machine(one)
-        return one.hexdigest()
-
-    before = found()
-    assert found() == before
+    before = machine()
+    assert machine() == before
     change(monkeypatch)
-    assert found() != before
+    assert machine() != before

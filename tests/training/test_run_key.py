@@ -14,16 +14,12 @@ from hypothesis import strategies as st
 from armijo.accounting.ledger import Ledger, read_ledger
 from armijo.errors import ArmijoError, LedgerError, RechargeWarning
 from armijo.training import replay as run_key
-from armijo.training.replay import CheckpointRef, RunKey, destroy_key, resume_key
+from armijo.training.checkpoint import Checkpoint
+from armijo.training.replay import RunKey, destroy_key, resume_key
 from tests.accounting.ledger_samples import HEADER, charge, full_disk
 
-
-def fed(value: bytes) -> Any:
-    return lambda digest: digest.update(value)
-
-
-FACTS = {"the rows": fed(b"rows"), "the settings": fed(b"settings")}
-RESULT = fed(b"result")
+FACTS = {"the rows": "rows", "the settings": "settings"}
+RESULT = "result"
 
 
 @pytest.fixture
@@ -127,7 +123,7 @@ class TestFile:
 class TestFacts:
     def test_are_named_when_they_changed(self, path):
         key = RunKey.create(path, FACTS)
-        assert key.changed(FACTS | {"the rows": fed(b"others")}) == ["the rows"]
+        assert key.changed(FACTS | {"the rows": "others"}) == ["the rows"]
         assert key.changed({"the rows": FACTS["the rows"]}) == ["the settings"]
         assert key.changed(FACTS | {"more": RESULT}) == ["more"]
 
@@ -152,8 +148,8 @@ class TestResults:
         assert path.read_bytes() == before
         for step in (0, 1):
             with pytest.raises(ArmijoError, match=rf"Step {step}, redone.*another"):
-                again.commit(step, fed(b"another"))
-        again.commit(2, fed(b"another"))
+                again.commit(step, "another")
+        again.commit(2, "another")
 
     def test_of_two_steps_have_two_tags(self, path):
         key = RunKey.create(path, FACTS)
@@ -171,7 +167,7 @@ class TestResults:
             path.write_bytes(data[:length])
             again = RunKey.load(path)
             assert set(again._results) == {0}
-            again.commit(1, fed(b"another"))
+            again.commit(1, "another")
             again.commit(2, RESULT)
             assert set(RunKey.load(path)._results) == {0, 1, 2}
 
@@ -219,14 +215,15 @@ class TestTakingUp:
     COST = (0.1, 0.1)
 
     @pytest.fixture
-    def begun(self, tmp_path: Path, path: Path) -> tuple[Path, CheckpointRef]:
+    def begun(self, tmp_path: Path, path: Path) -> tuple[Path, Checkpoint]:
         """Return a ledger with three charges of a key, and a checkpoint after one."""
         place = tmp_path / "run.ledger"
         with Ledger.open(place, header=HEADER) as ledger:
             key = resume_key(path, ledger, FACTS, None)
             for index in range(3):
                 ledger.append(charge(index, self.COST))
-        return place, CheckpointRef(1, key.tag("checkpoint", RESULT), RESULT)
+        tag = key.tag("checkpoint", (1, RESULT, []))
+        return place, Checkpoint(RESULT, [], charges=1, tag=tag)
 
     def test_goes_on_with_the_same_key(self, begun, path):
         place, past = begun
@@ -254,9 +251,9 @@ class TestTakingUp:
         if spoil == "key":
             path.unlink()
         elif spoil == "rows":
-            facts["the rows"] = fed(b"others")
+            facts["the rows"] = "others"
         elif spoil == "checkpoint":
-            past = past._replace(content=fed(b"another"))
+            past = past._replace(state="another")
         else:
             with Ledger.open(place, header=HEADER) as ledger:
                 ledger.append(charge(3, self.COST))

@@ -23,12 +23,11 @@ import os
 import platform
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy
@@ -47,9 +46,7 @@ from armijo.training.checkpoint import Checkpoint
 
 FORMAT, VERSION = "armijo-run-key", 1
 Digest = hashlib.blake2b
-DigestInput = Callable[[Digest], None]
-"""Puts a value into a digest."""
-Fingerprint = Mapping[str, DigestInput]
+Fingerprint = Mapping[str, object]
 """What a key is made for, by the name that messages give it."""
 
 _TAG_BYTES = 16
@@ -76,7 +73,7 @@ class RunKey:
         place = os.path.abspath(path)
         destroy_key(place)
         key = cls(place, fresh_key(), {})
-        key._made_for = {name: key.tag(name, feed) for name, feed in facts.items()}
+        key._made_for = {name: key.tag(name, fact) for name, fact in facts.items()}
         document = {
             "format": FORMAT,
             "version": VERSION,
@@ -116,20 +113,21 @@ class RunKey:
     @property
     def name(self) -> str:
         """What ledger lines call this key; it tells nothing about the secret."""
-        return self.tag("name", lambda digest: None)[:16]
+        return self.tag("name")[:16]
 
     @property
     def randomness(self) -> Randomness:
         """The streams of the charges."""
         return Randomness(self._secret)
 
-    def tag(self, purpose: str, feed: DigestInput) -> str:
-        """Return the tag of a value, which only this key can compute."""
+    def tag(self, purpose: str, *values: object) -> str:
+        """Return the tag of values, which only this key can compute."""
         digest = hashlib.blake2b(
             key=self._secret, digest_size=_TAG_BYTES, person=b"armijo tag"
         )
         digest.update(f"{len(purpose)} {purpose}".encode())
-        feed(digest)
+        for value in values:
+            update_digest(digest, value)
         return digest.hexdigest()
 
     def changed(self, facts: Fingerprint) -> list[str]:
@@ -142,7 +140,7 @@ class RunKey:
             or self.tag(name, facts[name]) != self._made_for.get(name)
         ]
 
-    def commit(self, charge: int, result: DigestInput) -> None:
+    def commit(self, charge: int, result: object) -> None:
         """Put the result of a step on record before anybody sees it.
 
         Raises
@@ -197,19 +195,11 @@ def _failure(action: str, path: str, error: OSError, end: str) -> ArmijoError:
     return ArmijoError(f"Cannot {action} the run key {path}: {reason}. {end}")
 
 
-class CheckpointRef(NamedTuple):
-    """Where a checkpoint stands: how many charges were made, and its tag."""
-
-    charges: int
-    tag: str
-    content: DigestInput
-
-
 def resume_key(
     path: str | os.PathLike[str],
     ledger: Ledger,
     facts: Fingerprint,
-    past: CheckpointRef | None,
+    past: Checkpoint | None,
 ) -> RunKey:
     """Return the key for the charges to come; the ledger is ready for them.
 
@@ -236,7 +226,7 @@ def resume_key(
 
 
 def _unfit(
-    key: RunKey | None, ledger: Ledger, facts: Fingerprint, past: CheckpointRef
+    key: RunKey | None, ledger: Ledger, facts: Fingerprint, past: Checkpoint
 ) -> str | None:
     """Rewind the ledger to the checkpoint, or say why steps cannot be redone."""
     if key is None:
@@ -244,7 +234,7 @@ def _unfit(
     changed = key.changed(facts)
     if changed:
         return f"changed since then: {', '.join(changed)}"
-    if key.tag("checkpoint", past.content) != past.tag:
+    if _tag_of(key, past) != past.tag:
         return "the checkpoint is not one of this run key"
     ledger.use_key(key.name)
     try:
@@ -252,6 +242,12 @@ def _unfit(
     except LedgerError:
         return "the ledger holds charges of another run"
     return None
+
+
+def _tag_of(key: RunKey, checkpoint: Checkpoint) -> str:
+    """Return the tag of what the next steps depend on."""
+    state, records, charges, *_ = checkpoint
+    return key.tag("checkpoint", (charges, state, records))
 
 
 def key_path(checkpoint: str | os.PathLike[str]) -> Path:
@@ -300,17 +296,12 @@ class ReplayableRun:
         parts = self._source.parts()
         if self._path is None or parts is None:
             return
-        facts: Fingerprint = {
-            "the rows": partial(update_digest, value=parts),
-            "the settings": partial(update_digest, value=self._settings),
-            "libraries, threads or machine": update_with_machine,
+        facts = {
+            "the rows": parts,
+            "the settings": self._settings,
+            "libraries, threads or machine": machine(),
         }
-        before = None
-        if past is not None:
-            before = CheckpointRef(
-                past.charges, past.tag, partial(_put_position, past=past)
-            )
-        self._key = resume_key(self._path, ledger, facts, before)
+        self._key = resume_key(self._path, ledger, facts, past)
 
     @property
     def randomness(self) -> Randomness:
@@ -322,25 +313,18 @@ class ReplayableRun:
         position = position._replace(ledger=self._ledger)
         if self._key is None:
             return position
-        content = partial(_put_position, past=position)
-        return position._replace(tag=self._key.tag("checkpoint", content))
+        return position._replace(tag=_tag_of(self._key, position))
 
     def commit(self, state: State, record: StepRecord) -> None:
         """Put a step's result on record; to be called before anybody sees it."""
         if self._key is not None:
-            result = partial(update_digest, value=(state, record))
-            self._key.commit(record.batch, result)
+            self._key.commit(record.batch, (state, record))
 
     def end(self) -> None:
         """Destroy the key: all steps are made and in the checkpoint."""
         if self._key is not None:
             self._key.destroy()
             self._key = None
-
-
-def _put_position(digest: Digest, past: Checkpoint) -> None:
-    """Put in what the next steps depend on."""
-    update_digest(digest, (past.charges, past.state, past.records))
 
 
 def _refuse_other_ledger(ledger: Ledger, past: Checkpoint) -> None:
@@ -374,9 +358,12 @@ def update_digest(digest: Digest, value: Any) -> None:
     if type(value) in _PLAIN:  # first, since most parts are such
         _mark(digest, value)
     elif isinstance(value, Tensor):
-        _absorb_tensor(digest, value.detach().cpu())
+        _mark(digest, str(value.dtype), tuple(value.shape))
+        if value.numel():
+            flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            _put_array(digest, flat.numpy())
     elif isinstance(value, np.ndarray):
-        _absorb_array(digest, value)
+        _put_array(digest, value)
     elif sparse.issparse(value):
         parts = (value.data, value.indices, value.indptr)
         update_digest(digest, (type(value).__name__, value.shape, *parts))
@@ -400,45 +387,27 @@ def _mark(digest: Digest, *words: object) -> None:
     digest.update(text)
 
 
-def _absorb_array(digest: Digest, array: NDArray[Any]) -> None:
+def _put_array(digest: Digest, array: NDArray[Any]) -> None:
     if array.dtype.hasobject:
-        update_digest(digest, array.tolist())
-        return
+        return update_digest(digest, array.tolist())
     _mark(digest, array.dtype.str, array.shape)
-    flat = array.reshape(1) if array.ndim == 0 else array
+    flat = np.atleast_1d(array)
     height = max(1, _BLOCK * max(len(flat), 1) // max(flat.nbytes, 1))
     for start in range(0, len(flat), height):
-        block = flat[start : start + height]
-        digest.update(block.tobytes())
+        digest.update(flat[start : start + height].tobytes())
 
 
-def _absorb_tensor(digest: Digest, tensor: Tensor) -> None:
-    _mark(digest, str(tensor.dtype), tuple(tensor.shape))
-    if tensor.numel():
-        flat = tensor.contiguous().reshape(-1).view(torch.uint8)
-        _absorb_array(digest, flat.numpy())
-
-
-def update_with_machine(digest: Digest) -> None:
-    """Put in what may change the last bit of a sum: libraries, threads, processor."""
+def machine() -> tuple[object, ...]:
+    """Return what may change the last bit of a sum: libraries, threads, processor."""
     from armijo import __version__
 
-    settings = sorted(
-        item for item in os.environ.items() if item[0].startswith(_THREADS)
-    )
-    found = (
+    affinity = getattr(os, "sched_getaffinity", None)
+    return (
         (__version__, np.__version__, scipy.__version__, torch.__version__),
         (platform.python_version(), platform.system(), platform.libc_ver()),
         (platform.node(), platform.machine(), platform.processor()),
         torch.backends.cpu.get_cpu_capability(),
-        (torch.get_num_threads(), _usable_cpus()),
+        (torch.get_num_threads(), len(affinity(0)) if affinity else os.cpu_count()),
         (str(torch.get_default_dtype()), torch.get_float32_matmul_precision()),
-        settings,
+        sorted(item for item in os.environ.items() if item[0].startswith(_THREADS)),
     )
-    update_digest(digest, found)
-
-
-def _usable_cpus() -> int | None:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
