@@ -16,13 +16,13 @@ from armijo.accounting.ledger import Ledger, read_ledger, seal
 from armijo.errors import ArmijoError, LedgerError
 from armijo.methods.base import StepRecord
 from armijo.report.verify import summarize_run
-from armijo.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from armijo.training.checkpoint import Checkpoint, save_checkpoint
 from armijo.training.replay import RunKey
 from tests.accounting.ledger_samples import HEADER, sample, torn_sample
 from tests.fuzz.mutations import odd_json
 from tests.fuzz.table_targets import MODEL
 from tests.fuzz.target import Target
-from tests.training.files import DOCUMENT, put_together, taken_apart
+from tests.training.files import DOCUMENT, load_checkpoint, put_together, taken_apart
 from tests.training.test_checkpoint import some_state
 
 RUN = {"epsilon": 1.0, "columns": ["a", "b"]}

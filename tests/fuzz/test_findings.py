@@ -19,7 +19,6 @@ from armijo.accounting.mechanisms import Gaussian, Subsampled
 from armijo.errors import ArmijoError, TableError
 from armijo.report.page import plain_sentence
 from armijo.tables import read_table
-from armijo.training.checkpoint import load_checkpoint
 from armijo.training.replay import RunKey
 from tests.cli.conftest import (  # noqa: F401 (fixtures)
     armijo,
@@ -30,7 +29,7 @@ from tests.cli.conftest import (  # noqa: F401 (fixtures)
 from tests.fuzz.limits import bounded_memory
 from tests.fuzz.run_targets import RUN, RUN_TARGETS, report
 from tests.fuzz.table_targets import written
-from tests.training.files import DOCUMENT, put_together, taken_apart
+from tests.training.files import DOCUMENT, load_checkpoint, put_together, taken_apart
 from tests.training.test_checkpoint import some_state
 
 DEEP = b"[" * 100_000

@@ -20,12 +20,12 @@ from armijo.cli.fit import predict_table
 from armijo.errors import ArmijoError
 from armijo.report.verify import summarize_run
 from armijo.tables import load_model, load_schema, read_table
-from armijo.training.checkpoint import load_checkpoint, to_bytes
+from armijo.training.checkpoint import to_bytes
 from armijo.training.replay import RunKey
 from tests.accounting.ledger_samples import HEADER
 from tests.fuzz.run_targets import RUN, position, report
 from tests.fuzz.table_targets import CSV, written
-from tests.training.files import put_together, taken_apart
+from tests.training.files import load_checkpoint, put_together, taken_apart
 from tests.training.test_checkpoint import some_state
 
 ROOT = Path(__file__).resolve().parents[2]

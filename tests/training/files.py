@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from armijo.training.checkpoint import Checkpoint, from_bytes, to_bytes
+from armijo.training.checkpoint import Checkpoint, from_bytes, read_checkpoint, to_bytes
 
 DOCUMENT = "document"
 Parts = tuple[dict[str, Any], dict[str, Tensor]]
@@ -37,3 +37,8 @@ def content(state: Any) -> Parts:
     """Return what a checkpoint holds of a state, with its vectors as lists."""
     document, vectors = taken_apart(to_bytes(Checkpoint(state, []), {}))
     return document["state"], {name: v.tolist() for name, v in vectors.items()}
+
+
+def load_checkpoint(path: Any, *, run: Any, like: Any) -> Checkpoint:
+    """Read the checkpoint of a run from its file."""
+    return from_bytes(read_checkpoint(path), path=path, run=run, like=like)

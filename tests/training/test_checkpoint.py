@@ -22,12 +22,11 @@ from armijo.objectives import LinearObjective
 from armijo.registry import make_method
 from armijo.training.checkpoint import (
     Checkpoint,
-    load_checkpoint,
     read_released,
     save_checkpoint,
 )
 from tests.accounting.ledger_samples import full_disk
-from tests.training.files import put_together, survived, taken_apart
+from tests.training.files import load_checkpoint, put_together, survived, taken_apart
 from tests.training.runs import RunSettings, train
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)

@@ -13,7 +13,7 @@ by the batches that were paid after it was written; a resumed run opens those ag
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import UnionType
@@ -104,6 +104,17 @@ def state_values(state: State) -> dict[str, Any]:
     """Return the fields of a state by name."""
     names = [field.name for field in fields(state)]  # type: ignore[arg-type]
     return {name: getattr(state, name) for name in names}
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield the vectors and plain values in a field of a state."""
+    if isinstance(value, Direction):
+        value = value.vector, value.noise_sq_norm
+    if isinstance(value, tuple):
+        for part in value:
+            yield from leaves(part)
+    else:
+        yield value
 
 
 def _packed(value: Any, name: str, vectors: dict[str, Tensor]) -> Any:
@@ -216,15 +227,11 @@ def _refuse_other_shapes(state: State, like: State) -> None:
     """Refuse parameters of another model; other vectors are like them, or declared."""
     if state.w.shape != like.w.shape:
         raise ValueError(f"the parameters are not {like.w.numel()} numbers")
-    free = getattr(like, "free_shapes", ())
-    vectors = {name: v for name, v in state_values(state).items() if name not in free}
-    for name, value in vectors.items():
-        for part in value if isinstance(value, tuple) else (value,):
-            vector = part.vector if isinstance(part, Direction) else part
-            if not isinstance(vector, Tensor):
-                continue
-            if (vector.shape, vector.dtype) != (like.w.shape, like.w.dtype):
-                raise ValueError(f"{name} has the shape {tuple(vector.shape)}")
+    free, wanted = getattr(like, "free_shapes", ()), (like.w.shape, like.w.dtype)
+    for name, value in state_values(state).items():
+        for leaf in () if name in free else leaves(value):
+            if isinstance(leaf, Tensor) and (leaf.shape, leaf.dtype) != wanted:
+                raise ValueError(f"{name} has the shape {tuple(leaf.shape)}")
 
 
 def _plain(record: StepRecord) -> dict[str, Any]:
@@ -272,13 +279,6 @@ def save_checkpoint(
             f"{error.strerror or error}. The one before it is whole, and what was "
             "charged stays charged; make room there and resume."
         ) from error
-
-
-def load_checkpoint(
-    path: str | os.PathLike[str], *, run: Mapping[str, Any], like: S
-) -> Checkpoint:
-    """Read the checkpoint of a run from its file."""
-    return from_bytes(read_checkpoint(path), path=path, run=run, like=like)
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> bytes:

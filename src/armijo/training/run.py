@@ -18,7 +18,7 @@ from functools import lru_cache
 from hashlib import sha256
 from inspect import GEN_RUNNING, getgeneratorstate
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 from weakref import WeakKeyDictionary
 
 import torch
@@ -31,6 +31,7 @@ from armijo.accounting.accountants import (
     PlannedAccountant,
     PrivacyFilter,
     PrivacyStatement,
+    RunTerms,
 )
 from armijo.accounting.budget import Budget, Computed, Neighboring
 from armijo.accounting.calibration import epsilon_of, order_for
@@ -43,7 +44,6 @@ from armijo.data.sources import RowSource
 from armijo.errors import BudgetExceeded, Diverged, LedgerError
 from armijo.methods.additive import Additive
 from armijo.methods.base import (
-    Direction,
     Method,
     Problem,
     S,
@@ -60,6 +60,7 @@ from armijo.randomness import Randomness
 from armijo.training.checkpoint import (
     Checkpoint,
     from_bytes,
+    leaves,
     read_checkpoint,
     save_checkpoint,
 )
@@ -225,10 +226,10 @@ class Run:
             self.method,
             start,
             budget,
-            relation=method.relation or relation,
             accounting=accounting,
-            seeded=seed is not None,
-            leaky=leaky,
+            relation=method.relation or relation,
+            insecure_deterministic=seed is not None,
+            leaky_diagnostics=leaky,
             computed=computed or Computed(assumptions=(elementwise_self_test(),)),
         )
         # Sums on a GPU, or over processes that died, need not repeat to the last bit.
@@ -431,9 +432,13 @@ class Run:
         """Let the other processes go on from the same charges, without a file."""
         if self._group.size == 1:
             return
-        sent = self._group.broadcast_bytes(lambda: _charges_of(self.accountant))
+        made = [vars(charge) for charge in self.accountant.ledger.charges]
+        sent = self._group.broadcast_bytes(lambda: json.dumps(made).encode())
         if not self._group.is_main:
-            self.accountant.attach(_ledger_of(sent))
+            ledger = MemoryLedger()
+            for values in json.loads(sent):
+                ledger.append(Charge(**values))
+            self.accountant.attach(ledger)
 
     def _refuse_cut(self) -> None:
         """Refuse to cut a planned run by max_batches: its noise is for all of it."""
@@ -496,56 +501,29 @@ def released(w: Tensor) -> dict[str, str]:
     return {"parameters": sha256(held.tobytes()).hexdigest()}
 
 
-def _charges_of(accountant: Accountant) -> bytes:
-    """Write the charges so far as JSON."""
-    return json.dumps(
-        [
-            [charge.label, dict(charge.mechanism), list(charge.cost)]
-            for charge in accountant.ledger.charges
-        ]
-    ).encode()
-
-
-def _ledger_of(sent: bytes) -> MemoryLedger:
-    """Return a ledger in memory with the charges of the main process."""
-    ledger = MemoryLedger()
-    for label, mechanism, cost in json.loads(sent):
-        ledger.append(Charge(ledger.next_index, label, mechanism, tuple(cost)))
-    return ledger
-
-
 def accountant_for(
     method: Method[S],
     start: S,
     budget: Budget,
     *,
-    relation: Neighboring,
     accounting: Accounting = "sound",
-    seeded: bool = False,
-    leaky: bool = False,
-    computed: Computed | None = None,
+    **terms: Unpack[RunTerms],
 ) -> Accountant:
     """Return the accountant of a method, after checking that one step fits at all.
 
     Charges that are fixed beforehand are planned, others go through a filter whose
     order is chosen for the first of them.
     """
-    common: dict[str, Any] = {
-        "relation": relation,
-        "insecure_deterministic": seeded,
-        "leaky_diagnostics": leaky,
-        "computed": computed,
-    }
     schedule = method.schedule()
     if not method.private:
         accesses = sum(count for _, count in schedule or ())
-        return NonPrivateAccountant(budget, accesses=accesses, **common)
+        return NonPrivateAccountant(budget, accesses=accesses, **terms)
     if schedule is not None:
-        return PlannedAccountant(budget, schedule, **common)
+        return PlannedAccountant(budget, schedule, **terms)
     if accounting == "paper":
-        return PaperAccountant(budget, **common)
+        return PaperAccountant(budget, **terms)
     order = _order_of_filter(budget, method.plan(start).mechanism)
-    return PrivacyFilter(budget, order=order, **common)
+    return PrivacyFilter(budget, order=order, **terms)
 
 
 @lru_cache(maxsize=256)
@@ -584,7 +562,7 @@ def refuse_diverged(state: State, record: StepRecord) -> None:
         A weight is above :data:`MAX_WEIGHT`, or some value is no finite number.
     """
     told = {**vars(record), "gradient_rho": 0.0}  # infinite in a step without noise
-    values = (*vars(state).values(), *told.values())
+    values = leaves((*vars(state).values(), *told.values()))
     if float(state.w.abs().max()) <= MAX_WEIGHT and all(map(_finite, values)):
         return
     raise Diverged(
@@ -596,16 +574,11 @@ def refuse_diverged(state: State, record: StepRecord) -> None:
     )
 
 
-def _finite(value: Any) -> bool:
-    """Say whether a field of a state or a record has finite numbers only."""
-    if isinstance(value, Tensor):
+def _finite(leaf: Any) -> bool:
+    if isinstance(leaf, Tensor):
         # One pass in most cases: a sum of finite numbers may still be too large.
-        return math.isfinite(value.sum()) or bool(torch.isfinite(value).all())
-    if isinstance(value, Direction):
-        return _finite(value.vector) and _finite(value.noise_sq_norm)
-    if isinstance(value, tuple):
-        return all(map(_finite, value))
-    return not isinstance(value, float) or math.isfinite(value)
+        return math.isfinite(leaf.sum()) or bool(torch.isfinite(leaf).all())
+    return not isinstance(leaf, float) or math.isfinite(leaf)
 
 
 def may_compute(process: int) -> bool:
