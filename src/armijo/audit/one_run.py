@@ -9,9 +9,8 @@ right guesses is at most that of as many Bernoulli draws of probability
 to the p-value.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from torch import nn
 from armijo import _validate
 from armijo._noise import poisson_sample
 from armijo.accounting.budget import Budget, FloatArray
+from armijo.accounting.conversion import smallest
 from armijo.audit.games import Claim, Outcome, randomness_of
 from armijo.estimators import solve
 from armijo.networks.train import train
@@ -78,95 +78,74 @@ def guess_epsilon(
 ) -> float:
     """Return the largest epsilon that the guesses rule out, or zero."""
     _validate.open_unit(confidence=confidence)
+    counts = {"canaries": canaries, "guesses": guesses, "right": right}
 
-    def ruled_out(epsilon: float) -> bool:
-        p_value = guess_p_value(
-            canaries=canaries,
-            guesses=guesses,
-            right=right,
-            epsilon=epsilon,
-            delta=delta,
-        )
-        return p_value <= 1 - confidence
+    def possible(epsilon: float) -> bool:
+        return guess_p_value(**counts, epsilon=epsilon, delta=delta) > 1 - confidence
 
-    if not ruled_out(0.0):
+    if possible(0.0):
         return 0.0
-    low, high = 0.0, 1.0
-    while ruled_out(high):
-        low, high = high, 2 * high
-    while high - low > _PRECISION:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if ruled_out(middle) else (low, middle)
-    return low
+    return smallest(possible, rtol=_PRECISION) / (1 + _PRECISION)
 
 
 Trainer = Callable[[Canaries, Budget, int | None], FloatArray]
 
 
-def linear_scores(
-    method: str,
-    options: Mapping[str, Any],
-    present: Canaries,
-    budget: Budget,
-    seed: int | None,
-) -> FloatArray:
+def linear_scores(method: str, **options: Any) -> Trainer:
     """Train a linear model: each canary has a feature of its own, hence a weight."""
-    rows = sparse.identity(len(present), format="csr") * _FEATURE
-    X = sparse.csr_matrix(rows[np.flatnonzero(present)])
-    return solve(
-        X,
-        np.ones(X.shape[0]),
-        method=make_method(method, options),
-        budget=budget,
-        n_rows=len(present) // 2,
-        l2=0.0,
-        fit_intercept=False,
-        seed=seed,
-    ).w
+
+    def scores(present: Canaries, budget: Budget, seed: int | None) -> FloatArray:
+        rows = sparse.identity(len(present), format="csr") * _FEATURE
+        X = sparse.csr_matrix(rows[np.flatnonzero(present)])
+        return solve(
+            X,
+            np.ones(X.shape[0]),
+            method=make_method(method, options),
+            budget=budget,
+            n_rows=len(present) // 2,
+            l2=0.0,
+            fit_intercept=False,
+            seed=seed,
+        ).w
+
+    return scores
 
 
-def network_scores(
-    method: str,
-    options: Mapping[str, Any],
-    present: Canaries,
-    budget: Budget,
-    seed: int | None,
-) -> FloatArray:
+def network_scores(method: str, **options: Any) -> Trainer:
     """Train an embedding, as any module is: each canary has an entry of its own."""
-    model = nn.Embedding(len(present), 1)
-    nn.init.zeros_(model.weight)
-    named = torch.from_numpy(np.flatnonzero(present))
-    train(
-        model,
-        lambda scores, labels: nn.functional.softplus(-labels * scores[:, 0]),
-        (named, torch.ones(len(named))),
-        budget,
-        # A slope of one half is clipped to a tenth, and so it stays.
-        method=make_method(method, {"max_grad_norm": 0.1, **options}, table=NETWORK),
-        sampling_prob=1.0,
-        steps=_STEPS,
-        n_rows=len(present) // 2,
-        seed=seed,
-    )
-    return np.asarray(model.weight.detach().numpy()[:, 0], dtype=float)
+
+    def scores(present: Canaries, budget: Budget, seed: int | None) -> FloatArray:
+        model = nn.Embedding(len(present), 1)
+        nn.init.zeros_(model.weight)
+        named = torch.from_numpy(np.flatnonzero(present))
+        train(
+            model,
+            lambda scores, labels: nn.functional.softplus(-labels * scores[:, 0]),
+            (named, torch.ones(len(named))),
+            budget,
+            # A slope of one half is clipped to a tenth, and so it stays.
+            method=make_method(
+                method, {"max_grad_norm": 0.1, **options}, table=NETWORK
+            ),
+            sampling_prob=1.0,
+            steps=_STEPS,
+            n_rows=len(present) // 2,
+            seed=seed,
+        )
+        return np.asarray(model.weight.detach().numpy()[:, 0], dtype=float)
+
+    return scores
 
 
 TRAINERS: dict[str, Trainer] = {
-    "sgd": partial(
-        linear_scores,
-        "sgd",
-        # So short a step changes no gradient: each canary is clipped in every batch.
-        {
-            "sampling_prob": 1.0,
-            "steps": _STEPS,
-            "step_size": 1e-6,
-            "max_grad_norm": 1.0,
-        },
+    # So short a step changes no gradient: each canary is clipped in every batch.
+    "sgd": linear_scores(
+        "sgd", sampling_prob=1.0, steps=_STEPS, step_size=1e-6, max_grad_norm=1.0
     ),
-    "auto": partial(linear_scores, "auto", {"steps": _STEPS, "data_norm": _FEATURE}),
-    "network": partial(network_scores, "sgd", {"step_size": 1e-2}),
-    "network-auto": partial(network_scores, "auto", {}),
-    "network-blsgd": partial(network_scores, "blsgd", {}),
+    "auto": linear_scores("auto", steps=_STEPS, data_norm=_FEATURE),
+    "network": network_scores("sgd", step_size=1e-2),
+    "network-auto": network_scores("auto"),
+    "network-blsgd": network_scores("blsgd"),
 }
 """Models by name, each a score for every canary: a linear one by two methods, and one
 that goes through :func:`armijo.train` by three."""
