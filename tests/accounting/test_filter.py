@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from armijo.accounting.above_threshold import AboveThreshold
 from armijo.accounting.accountants import SEEDED, PrivacyFilter
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.accounting.conversion import best_order, rdp_limit
-from armijo.accounting.mechanisms import Gaussian, PureDP, Subsampled
+from armijo.accounting.mechanisms import Composed, Gaussian, PureDP, Subsampled
 from armijo.errors import BudgetExceeded, UnchargedAccess
 from tests.accounting.accounts import BUDGET, STEP, Fixed, drain, snapshot
 from tests.accounting.contract import refused
@@ -194,3 +195,19 @@ def test_header_is_json():
         "limits": watch.limits.tolist(),
         "orders": [24.0],
     }
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        Subsampled(Gaussian(noise_scale=50.0), 0.5),
+        AboveThreshold.laplace(0.01),
+        Subsampled(Composed((PureDP(0.01), AboveThreshold.laplace(0.01))), 1.0),
+    ],
+)
+def test_what_is_proved_for_one_row_more_is_refused_for_an_exchanged_one(mechanism):
+    watch = PrivacyFilter(BUDGET, relation=Neighboring.REPLACE_ONE)
+    with pytest.raises(ValueError, match=r"got replace-one with .* more or less"):
+        watch.charge(mechanism)
+    assert watch.n_charges == 0
+    assert PrivacyFilter(BUDGET, relation=Neighboring.ZERO_OUT).charge(mechanism) == 0

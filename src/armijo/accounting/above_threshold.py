@@ -110,6 +110,11 @@ class AboveThreshold(Mechanism):
         )
 
     @property
+    def add_remove_only(self) -> bool:
+        """A comparison moves by one sensitivity: true."""
+        return True
+
+    @property
     def epsilon(self) -> float:
         """Pure-DP cost, Dwork and Roth (2014), Theorem 3.23; infinite if none."""
         if self.kind == "gaussian" or 0 in (self.threshold_scale, self.query_scale):
@@ -312,7 +317,6 @@ class _GaussianStep:
         self.x = self.drift = np.zeros(owner.size)
 
     def _logs(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return log T and log B."""
         a, d = self.a[:, None], self.d[:, None]
         top = a * log_ndtr(-x) + (1 - a) * log_ndtr(-x - d)
         return top, a * log_ndtr(x) + (1 - a) * log_ndtr(x + d)

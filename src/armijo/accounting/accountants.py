@@ -185,7 +185,7 @@ class Accountant(OneOwner, ABC):
         """Return the cost of one access, cached: an unchanged plan is looked up."""
         cost = self._costs.get(mechanism)
         if cost is None:
-            self._refuse_amplified_exchange(mechanism)
+            self._refuse_exchange(mechanism)
             cost = self._cost(mechanism)
             if np.any(np.isnan(cost)) or np.any(cost < 0) or not np.any(cost > 0):
                 raise ValueError(
@@ -198,14 +198,15 @@ class Accountant(OneOwner, ABC):
             self._costs[mechanism] = cost
         return cost
 
-    def _refuse_amplified_exchange(self, mechanism: Mechanism) -> None:
-        """Refuse to amplify under replace-one, where the formula does not hold."""
+    def _refuse_exchange(self, mechanism: Mechanism) -> None:
+        """Refuse under replace-one what is proved for one row more or less only."""
         exchange = self.guarantee.relation is Neighboring.REPLACE_ONE
-        if exchange and any(part.amplified for part in parts(mechanism)):
+        if exchange and any(part.add_remove_only for part in parts(mechanism)):
             raise ValueError(
-                "Expected sampling_prob 1 under the replace-one relation, got "
-                f"{mechanism!r}; Poisson amplification is proved for one row more or "
-                "less."
+                "Expected the add-remove or zero-out relation, got replace-one with "
+                f"{mechanism!r}; Poisson amplification and AboveThreshold are proved "
+                "for one row more or less. Use all rows (sampling_prob 1) and no "
+                "search. Nothing was spent."
             )
 
     def affords(self, mechanism: Mechanism) -> bool:

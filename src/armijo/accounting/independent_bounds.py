@@ -90,7 +90,6 @@ def _composed(described: Described, a: Array) -> Array:
 
 
 def _repeated(described: Described, a: Array) -> Array:
-    """Return so many times one use."""
     return int(described["count"]) * renyi(described["inner"], a)
 
 
@@ -156,7 +155,6 @@ def _objective(described: Described, a: Array) -> Array:
 
 
 def _jacobian(described: Described) -> float:
-    """Return what the change of variables costs."""
     return -math.log1p(-described["smoothness"] / described["strong_convexity"])
 
 
@@ -168,7 +166,6 @@ def _permuted(described: Described, a: Array) -> Array:
 
 
 def _with_output_noise(described: Described, a: Array) -> Array:
-    """Two releases composed."""
     return renyi(described["first"], a) + renyi(described["second"], a)
 
 
@@ -255,7 +252,6 @@ def _comparison(kind: str, a: Array, d: Array) -> tuple[Array, Array]:
 
 
 def _laplace_cdf(x: Array) -> Array:
-    """Return the logarithm of the Laplace distribution function."""
     return np.where(x < 0, x - math.log(2), np.log1p(-np.exp(-np.abs(x)) / 2))
 
 

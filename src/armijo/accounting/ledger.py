@@ -223,7 +223,6 @@ class OneOwner:
             )
 
     def __reduce__(self) -> NoReturn:
-        """Refuse copies and pickles."""
         raise TypeError(
             f"A {type(self).__name__} cannot be copied or pickled, since a copy would "
             "spend the same budget again; make one for each run, with a budget of its "
@@ -318,7 +317,6 @@ class MemoryLedger(OneOwner):
             )
 
     def _count(self, charge: Charge) -> None:
-        """Add a charge to the sums."""
         if not self._units:
             self._units = [0] * len(charge.cost)
         for place, number in enumerate(charge.cost):

@@ -69,8 +69,8 @@ class Mechanism(ABC):
         _validate.fields(self)
 
     @property
-    def amplified(self) -> bool:
-        """Whether it rests on Poisson sampling: proved for one row more or less."""
+    def add_remove_only(self) -> bool:
+        """Whether it is proved for one row more or less, not for an exchanged one."""
         return False
 
     @abstractmethod
@@ -445,8 +445,8 @@ class Subsampled(Mechanism):
     sampling_prob: SamplingProb
 
     @property
-    def amplified(self) -> bool:
-        """Whether not all rows take part."""
+    def add_remove_only(self) -> bool:
+        """Whether not all rows take part, which amplifies."""
         return self.sampling_prob < 1
 
     def rdp(self, orders: ArrayLike) -> FloatArray:

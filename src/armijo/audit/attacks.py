@@ -155,7 +155,6 @@ def _fits(width: int) -> Iterator[Fit]:
 
 
 def _column(index: int, sign: float) -> Fit:
-    """Return one number of the release as the score."""
     return lambda absent, present: lambda x: sign * x[:, index]
 
 

@@ -562,7 +562,6 @@ def _tables(settings: Method[Any]) -> tuple[Table, Table]:
 
 
 def _table(*features: float) -> Table:
-    """Return rows of the first class."""
     return np.array(features, dtype=float)[:, None], np.ones(len(features))
 
 

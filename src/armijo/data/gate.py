@@ -387,8 +387,6 @@ class PrivateDataset:
         BudgetExceeded
             If the plan does not fit; no row was touched and nothing spent.
         """
-        if self._relation is Neighboring.REPLACE_ONE:
-            _refuse_replace_one(plan)
         refuse_unsampleable(plan)
         if self._group.size > 1:
             _refuse_apart(plan)
@@ -488,17 +486,6 @@ def leaky_answer(
     """
     X, y, blank = source.take(index)
     return ask(Rows(X, y, blank=blank))
-
-
-def _refuse_replace_one(plan: BatchPlan) -> None:
-    """Refuse what is proved for one row more or less only."""
-    search = any(isinstance(part, AboveThreshold) for part in plan.mechanisms)
-    if plan.sampling_prob < 1 or search:
-        raise ValueError(
-            "Expected the add-remove or zero-out relation, got replace-one: Poisson "
-            "amplification and AboveThreshold are proved for one row more or less. "
-            "Use all rows (sampling_prob 1) and no search."
-        )
 
 
 def _refuse_apart(plan: BatchPlan) -> None:

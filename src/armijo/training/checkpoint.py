@@ -201,7 +201,6 @@ def _opened(data: bytes, path: object) -> tuple[dict[str, Any], dict[str, Tensor
 
 
 def _unpacked(value: Any, vectors: Mapping[str, Tensor]) -> Any:
-    """Rebuild one field."""
     if isinstance(value, list):
         return tuple(_unpacked(item, vectors) for item in value)
     if not isinstance(value, dict):
@@ -249,14 +248,12 @@ def _record(values: Mapping[str, Any]) -> StepRecord:
 
 
 def _refuse_unfit(owner: Any, types: Mapping[str, Any]) -> None:
-    """Refuse fields that are not of their types."""
     for name, annotation in types.items():
         if not _fits(getattr(owner, name), annotation):
             raise ValueError(f"{name} is {getattr(owner, name)!r:.200}")
 
 
 def _fits(value: Any, annotation: Any) -> bool:
-    """Say whether a value has the declared type of its field."""
     if get_origin(annotation) is UnionType:
         return any(_fits(value, option) for option in get_args(annotation))
     if isinstance(value, bool):
@@ -302,7 +299,6 @@ def _unreadable(path: object, error: Exception) -> ArmijoError:
 def _refuse_other_run(
     path: object, found: Mapping[str, Any], run: Mapping[str, Any]
 ) -> None:
-    """Refuse a checkpoint whose settings differ, and say in what."""
     run = json.loads(json.dumps(dict(run)))  # tuples come back as lists
     for key in sorted({*found, *run}):
         if found.get(key) != run.get(key):

@@ -470,7 +470,6 @@ class Run:
 
 
 def _refuse_unfit(method: Method[Any], objective: Objective, accounting: str) -> None:
-    """Refuse what the method was not made for."""
     name = type(method).__name__
     if isinstance(objective, AdditiveObjective) and not isinstance(method, Additive):
         raise ValueError(
