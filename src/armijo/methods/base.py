@@ -413,6 +413,17 @@ class Direction:
         return float(self.vector @ self.vector)
 
 
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield the vectors and plain values in a field of a state."""
+    if isinstance(value, Direction):
+        value = value.vector, value.noise_sq_norm
+    if isinstance(value, tuple):
+        for part in value:
+            yield from leaves(part)
+    else:
+        yield value
+
+
 def noisy_gradient(
     batch: PrivateBatch, objective: Objective, w: Tensor, gradient: Gaussian
 ) -> Direction:

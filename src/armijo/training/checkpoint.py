@@ -13,7 +13,7 @@ by the batches that were paid after it was written; a resumed run opens those ag
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import UnionType
@@ -27,7 +27,7 @@ from torch import Tensor
 from armijo import _validate
 from armijo._files import replace_file
 from armijo.errors import ArmijoError
-from armijo.methods.base import Direction, S, State, StepRecord
+from armijo.methods.base import Direction, S, State, StepRecord, leaves
 
 FORMAT = "armijo-checkpoint"
 VERSION = 4
@@ -104,17 +104,6 @@ def state_values(state: State) -> dict[str, Any]:
     """Return the fields of a state by name."""
     names = [field.name for field in fields(state)]  # type: ignore[arg-type]
     return {name: getattr(state, name) for name in names}
-
-
-def leaves(value: Any) -> Iterator[Any]:
-    """Yield the vectors and plain values in a field of a state."""
-    if isinstance(value, Direction):
-        value = value.vector, value.noise_sq_norm
-    if isinstance(value, tuple):
-        for part in value:
-            yield from leaves(part)
-    else:
-        yield value
 
 
 def _packed(value: Any, name: str, vectors: dict[str, Tensor]) -> Any:

@@ -49,6 +49,7 @@ from armijo.methods.base import (
     S,
     State,
     StepRecord,
+    leaves,
     minimize,
 )
 from armijo.methods.line_search import LineSearch
@@ -60,7 +61,6 @@ from armijo.randomness import Randomness
 from armijo.training.checkpoint import (
     Checkpoint,
     from_bytes,
-    leaves,
     read_checkpoint,
     save_checkpoint,
 )
