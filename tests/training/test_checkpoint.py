@@ -115,7 +115,8 @@ def test_a_file_survives_bit_for_bit(tmp_path_factory, state, records):
 
 
 def some_state():
-    method = BLSGD(gradient_rho=0.1, search_epsilon=0.3, max_grad_norm=3.0)
+    budgets = {"gradient_rho": 0.1, "search_epsilon": 0.3}
+    method = BLSGD(**budgets, max_grad_norm=3.0, initial_step=2.0)
     state = method.init(torch.tensor([0.1, -2.5], dtype=torch.float64))
     pending = Direction(vector=torch.ones(2, dtype=torch.float64), noise_sq_norm=0.5)
     return dataclasses.replace(state, pending=pending, recent_steps=(0.5,))
