@@ -317,7 +317,7 @@ def verify_ledger(path: str | os.PathLike[str]) -> Verification:
     Parameters
     ----------
     path : path
-        The file.
+        The ledger, closed or not.
 
     Returns
     -------
