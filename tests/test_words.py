@@ -22,6 +22,8 @@ NAMES = {
     "load_on_all_ranks": "shared_past",
     "rank_rng": "own_randomness",
     "max_grad_norm": "grad_clip",
+    "max_grad_norms": "grad_clips",
+    "smooth": "kink",
     "poisson_sample": "poisson_coins",
     "sum_skipping_failures": "sparing spared_sum",
     "ForkSafeLock": "Turns",

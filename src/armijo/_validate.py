@@ -6,10 +6,13 @@ A field of a dataclass whose type is one of those below is checked by :func:`fie
 
 import math
 import numbers
+import os
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 
 def _number(name: str, value: object) -> float:
@@ -117,10 +120,31 @@ def choice(options: tuple[str, ...], **values: object) -> None:
 
 
 def boolean(**values: object) -> None:
-    """Refuse anything but True and False."""
+    """Refuse anything but True and False, of Python or NumPy."""
     for name, value in values.items():
-        if not isinstance(value, bool):
+        if not isinstance(value, bool | np.bool_):
             raise ValueError(f"Expected {name} True or False, got {value!r}.")
+
+
+def path(**values: object) -> None:
+    """Refuse anything but None, a text and what names a path by itself."""
+    for name, value in values.items():
+        if not (value is None or isinstance(value, str | os.PathLike)):
+            raise ValueError(
+                f"Expected {name} to be a path or None, got {type(value).__name__}; "
+                "give a text or a pathlib.Path. Nothing was spent."
+            )
+
+
+def function(**values: object) -> None:
+    """Refuse anything but None and what can be called."""
+    for name, value in values.items():
+        if not (value is None or callable(value)):
+            raise ValueError(
+                f"Expected {name} to be a function or None, got "
+                f"{type(value).__name__}; give something that can be called. Nothing "
+                "was spent."
+            )
 
 
 Positive = Annotated[float, positive]

@@ -215,6 +215,8 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
         -------
         self
         """
+        _validate.function(callback=self.callback)
+        _validate.boolean(leaky_diagnostics=self.leaky_diagnostics)
         # What an earlier fit leaked must not lie beside the promise of this one.
         self.__dict__.pop("leaky_diagnostics_", None)
         X, y = self._checked(X, y)
@@ -678,10 +680,17 @@ def solve(
     budget = as_budget(budget, epsilon=epsilon, delta=delta)
     known = None if n_rows is None else _validate.row_count(n_rows)
     chosen = make_method(method)
+    y = np.asarray(y)
+    if getattr(X, "ndim", 0) != 2 or y.ndim != 1:
+        raise ValueError(
+            "Expected X to be an array or a CSR matrix of rows by columns and y to "
+            f"have a label for each row, got {type(X).__name__} and labels of "
+            f"{y.ndim} dimensions. Nothing was spent."
+        )
     if loss == SOFTMAX:
-        y = positions(np.asarray(y), np.arange(n_classes))
+        y = positions(y, np.arange(n_classes))
     else:
-        y = for_loss(positions(np.asarray(y), np.array([-1, 1])), 2)
+        y = for_loss(positions(y, np.array([-1, 1])), 2)
     objective = LinearObjective(
         loss=loss,
         n_features=X.shape[1],

@@ -132,7 +132,9 @@ HELD_BY_WINNER = {"step_size", "max_grad_norm"}
 
 def test_one_run_of_one_setting_is_plain_sgd(small):
     """With a mean of one the search ends after its first run."""
-    method = watched(small, step_sizes=(0.7,), grad_clips=(2.0,), repetitions=1 + 1e-12)
+    method = watched(
+        small, step_sizes=(0.7,), max_grad_norms=(2.0,), repetitions=1 + 1e-12
+    )
     ((state, _),), _ = run(method, seed=4)
     assert len(method.log) == 1
     sgd = DPSGD(
@@ -171,7 +173,7 @@ def test_settings_are_drawn_evenly(small):
         pair = sgd.step_size, sgd.gradient.sensitivity
         seen[pair] = seen.get(pair, 0) + 1
         assert sgd.gradient.noise_multiplier == pytest.approx(small.noise_multiplier)
-    assert len(seen) == len(small.step_sizes) * len(small.grad_clips)
+    assert len(seen) == len(small.step_sizes) * len(small.max_grad_norms)
     assert max(abs(n - draws / len(seen)) for n in seen.values()) < 5 * np.sqrt(200)
 
 

@@ -43,7 +43,7 @@ NUMBERS = {
 CHOICES = """kind form search search_form armijo_scaling adapt average initial_split
 selection variant relation""".split()
 FLAGS = "average_iterates subtract_noise fallback".split()
-SEQUENCES = "step_sizes grad_clips".split()
+SEQUENCES = "step_sizes max_grad_norms".split()
 REFUSED = {
     **NUMBERS,
     **dict.fromkeys(CHOICES, ("nonsense", 1)),

@@ -507,7 +507,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "sampling_prob": 1.0,
         "steps": 1,
         "step_sizes": (SHORT,),
-        "grad_clips": (1.0,),
+        "max_grad_norms": (1.0,),
         "repetitions": 1.5,
     },
     "majority": {},

@@ -181,7 +181,7 @@ def loss_smoothness(objective: LinearObjective) -> float:
     >>> loss_smoothness(LinearObjective(loss="logistic", n_features=3))
     0.25
     """
-    if objective.outputs > 1 or objective.kink:
+    if objective.outputs > 1 or not objective.smooth:
         raise ValueError(
             f"Expected a smooth loss of one margin, as logistic or huber, got "
             f"{objective.loss!r}; the proof needs it. Nothing was spent."

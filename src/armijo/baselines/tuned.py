@@ -101,7 +101,7 @@ class TunedSGD(Method[TunedState]):
     ----------
     sampling_prob, steps : float, int
         Sampling probability and batches of each run.
-    step_sizes, grad_clips : sequence of float
+    step_sizes, max_grad_norms : sequence of float
         What is tried, all pairs equally likely.
     repetitions : float
         How many runs are made in the mean.
@@ -118,7 +118,7 @@ class TunedSGD(Method[TunedState]):
     sampling_prob: SamplingProb = 0.1
     steps: Count = 50
     step_sizes: Sequence[float] = (0.1, 0.3, 1.0, 3.0)
-    grad_clips: Sequence[float] = (0.3, 1.0, 3.0)
+    max_grad_norms: Sequence[float] = (0.3, 1.0, 3.0)
     repetitions: AboveOne = 10.0
     score_share: Share = 0.1
     noise_multiplier: float | None = solved()
@@ -126,7 +126,7 @@ class TunedSGD(Method[TunedState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("step_sizes", "grad_clips"):
+        for name in ("step_sizes", "max_grad_norms"):
             values = getattr(self, name)
             if not isinstance(values, Collection) or not len(values):
                 raise ValueError(f"Expected {name} to be numbers, got {values!r}.")
@@ -232,7 +232,7 @@ class TunedSGD(Method[TunedState]):
 
     def _drawn(self, bits: BitSource) -> DPSGD:
         step_size = self.step_sizes[_uniform(len(self.step_sizes), bits)]
-        clip = self.grad_clips[_uniform(len(self.grad_clips), bits)]
+        clip = self.max_grad_norms[_uniform(len(self.max_grad_norms), bits)]
         return DPSGD(
             sampling_prob=self.sampling_prob,
             steps=self.steps,

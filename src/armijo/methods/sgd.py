@@ -93,7 +93,7 @@ class DPSGD(SampledBatches[GradientState]):
         sizes = super().usual(problem)
         if problem.network:
             return {**sizes, "step_size": 0.2, "max_grad_norm": 1.0}
-        step_size = 0.5 if problem.linear.kink else 1.0
+        step_size = 1.0 if problem.linear.smooth else 0.5
         return {**sizes, "step_size": step_size, "max_grad_norm": 3.0}
 
     @property

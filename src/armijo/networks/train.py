@@ -184,7 +184,14 @@ class Trainer(Run):
         distributed: bool = False,
         progress: bool = False,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise ValueError(
+                f"Expected a torch.nn.Module, got {type(model).__name__}; give the "
+                "module to train. Nothing was spent."
+            )
         _validate.at_least(1, evaluate_every=evaluate_every)
+        _validate.function(evaluate=evaluate)
+        _validate.boolean(isolate=isolate, distributed=distributed, progress=progress)
         self._evaluate, self._every = evaluate, evaluate_every
         self._progress = progress
         budget = as_budget(budget, epsilon=epsilon, delta=delta)

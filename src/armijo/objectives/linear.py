@@ -81,6 +81,7 @@ class LinearObjective(Objective):
         _validate.at_least(1, n_features=self.n_features)
         _validate.at_least(2, n_classes=self.n_classes)
         _validate.non_negative(l2=self.l2)
+        _validate.boolean(fit_intercept=self.fit_intercept)
 
     @property
     def outputs(self) -> int:
@@ -100,13 +101,13 @@ class LinearObjective(Objective):
         return LOSSES[self.loss]
 
     @property
-    def kink(self) -> bool:
-        """Whether the loss has no bounded second derivative."""
-        return self.outputs == 1 and math.isinf(self.margin_loss.smoothness)
+    def smooth(self) -> bool:
+        """Whether the loss has a bounded second derivative."""
+        return self.outputs > 1 or math.isfinite(self.margin_loss.smoothness)
 
     def smoothed(self) -> "LinearObjective":
         """Return the objective with a smooth loss in the place of one with a kink."""
-        if not self.kink or self.margin_loss.smooth_version is None:
+        if self.smooth or self.margin_loss.smooth_version is None:
             return self
         return replace(self, loss=self.margin_loss.smooth_version)
 

@@ -107,6 +107,8 @@ class RunFiles:
 
     def __post_init__(self) -> None:
         """Refuse a checkpoint that could not be written once steps are paid."""
+        _validate.path(ledger=self.ledger, checkpoint=self.checkpoint)
+        _validate.boolean(resume=self.resume)
         if self.every is not None:
             _validate.at_least(1, checkpoint_every=self.every)
         if self.checkpoint is None:
