@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 
 import numpy as np
+import torch
+from torch import nn
 
 import armijo
 from armijo import PrivateLogisticRegression
@@ -41,6 +43,17 @@ def test_a_fit():
     assert "training/run.py" in files
     # 25, and the steps that auto shares with the additive method.
     assert len(files) <= 26, sorted(files)
+
+
+def test_a_training():
+    inputs = torch.rand(500, 3)
+    labels = (inputs[:, 0] > 0.5).long()
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    loss = nn.CrossEntropyLoss(reduction="none")
+    given = {"epsilon": 1.0, "delta": 1e-5, "steps": 6}
+    files = walked(lambda: armijo.train(model, loss, (inputs, labels), **given))
+    assert "training/run.py" in files
+    assert len(files) <= 32, sorted(files)
 
 
 def test_a_fit_of_a_table(tmp_path, monkeypatch):

@@ -37,7 +37,7 @@ class FlatObjective:
     def __init__(self, size=2, per_row=None, penalty=0.0):
         self.size = size
         self._per_row = np.zeros(size) if per_row is None else per_row
-        self._penalty = penalty
+        self.l2 = self._penalty = penalty
 
     def gradient_sum(self, w, *, clip):
         return BoundedQuery(

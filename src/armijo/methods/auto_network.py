@@ -165,9 +165,10 @@ class AutoNetwork(SampledBatches[SearchedState]):
         query = as_module(objective).drops_along(
             state.point, direction.vector, sizes, units=units
         )
-        penalty = objective.penalty_drop(state.point, direction.vector)
-        falls = batch.expected_size * np.array([penalty(size) for size in sizes])
-        noisy = batch.noisy_sum(query, self.drops) * units + falls
+        noisy = batch.noisy_sum(query, self.drops) * units
+        if objective.l2:
+            penalty = objective.penalty_drop(state.point, direction.vector)
+            noisy += batch.expected_size * np.array([penalty(size) for size in sizes])
         half, full, double = noisy.tolist()
         noise = (self.drops.noise_scale * units).tolist()
         return self._changed(

@@ -434,7 +434,8 @@ def noisy_gradient(
     """
     query = objective.gradient_sum(w, clip=gradient.sensitivity)
     vector = batch.noisy_vector(query, gradient) / batch.expected_size
-    vector += objective.penalty_gradient(w)
+    if objective.l2:
+        vector += objective.penalty_gradient(w)
     energy = objective.size * (gradient.noise_scale / batch.expected_size) ** 2
     return Direction(vector=vector, noise_sq_norm=energy)
 
