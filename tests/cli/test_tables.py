@@ -124,20 +124,24 @@ def test_probabilities_are_written_beside(armijo, small, trained):
     [
         ("nowhere", "t.csv", "nowhere"),
         ("run", "nowhere.csv", "nowhere.csv"),
-        ("run", "colors.csv", "'pink'"),
         ("schema.toml", "t.csv", "schema.toml"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused(
     armijo, small, trained, model, table, told
 ):
-    small_frame().replace("red", "pink").to_csv(
-        small.csv.with_name("colors.csv"), index=False
-    )
     where = {"run": trained}.get(model, small.csv.with_name(model))
     found = armijo("predict", where, small.csv.with_name(table))
     assert (found.code, found.out) == (2, "")
     assert found.err.startswith("Error: ") and told in found.err
+
+
+def test_other_and_missing_cells_have_predictions(armijo, small, trained, tmp_path):
+    frame = small_frame().replace("red", "pink").astype({"age": object})
+    frame.loc[:5, "age"] = "?"
+    frame.to_csv(tmp_path / "colors.csv", index=False)
+    found = armijo("predict", trained, tmp_path / "colors.csv")
+    assert (found.code, found.err) == (0, "") and len(rows(found.out)) == FOUND_ROWS
 
 
 @pytest.mark.parametrize("how", ["cut", "extended", "exchanged"])

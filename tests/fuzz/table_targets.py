@@ -35,7 +35,7 @@ OTHER_CSVS = (
     b'a;b;y\r\n1,5;x;u\r\n-2e3;"q""r";v\r\n',
     "\ufeffa\tb\ty\n0.5\tä\tu\n1\t\tv\n".encode(),
 )
-SCHEMA = b"""version = 1
+SCHEMA = b"""version = 2
 reviewed = true
 target = "y"
 n_rows = 12
@@ -44,12 +44,10 @@ name = "a"
 kind = "numeric"
 low = 0
 high = 1e2
-missing = 3
 [[columns]]
 name = "b"
 kind = "categorical"
 categories = ["x, y", "NA", 7]
-unknown = "zero"
 [[columns]]
 name = "y"
 kind = "label"
@@ -57,6 +55,21 @@ classes = ["u", 1.0, true]
 [[columns]]
 name = "c"
 kind = "ignore"
+[[columns]]
+name = "d"
+kind = "date"
+low = 2020-01-02
+time = true
+[[columns]]
+name = "e"
+kind = "categorical"
+buckets = 9
+[[columns]]
+name = "f"
+kind = "boolean"
+[[columns]]
+name = "g"
+kind = "person"
 """
 MODEL = json.dumps(
     {
@@ -71,7 +84,7 @@ MODEL = json.dumps(
         "data_norm": None,
         "privacy": {"epsilon": 1.0},
         "schema": {
-            "version": 1,
+            "version": 2,
             "target": "y",
             "columns": [
                 {"name": "a", "kind": "numeric", "low": 0, "high": 1},
@@ -83,8 +96,8 @@ MODEL = json.dumps(
 PUBLIC = (
     Schema(
         columns=(
-            Numeric("a", 0, 100, missing=1.0),
-            Categorical("b", ("x, y", "z"), unknown="zero"),
+            Numeric("a", 0, 100),
+            Categorical("b", ("x, y", "z")),
             Label("y", ("u", "v")),
         ),
         target="y",

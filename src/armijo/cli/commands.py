@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 NOT_VERIFIED = 4
 """Exit code of a run that does not verify, and of an audit that refutes a claim."""
 INTERRUPTED = 130
+NOT_FITTING = 2
+"""Exit code of a table with cells that do not fit their schema."""
 _CLAIMS = (
     *("statement", "guarantee", "epsilon", "delta", "relation", "accountant"),
     *("broken_premises", "assumptions"),
@@ -208,16 +210,16 @@ def schema(
 ) -> None:
     """Draft a schema file for you to edit.
 
-    The draft reads bounds and categories from the data, which is NOT private: replace
-    them by public knowledge before training.
+    What the draft read from the values is NOT private, and it says so: replace it by
+    public knowledge before training.
     """
     from armijo.tables import draft_schema
 
     refuse_existing(out)
     write_text(out, draft_schema(table, target, multiline=multiline))
     warn(
-        "bounds, categories and classes in this draft were read from the data and are "
-        "not private. Replace them by public knowledge, then set reviewed = true."
+        "what this draft says was READ FROM THE DATA is not private. Replace it by "
+        "public knowledge, then set reviewed = true."
     )
 
 
@@ -227,14 +229,18 @@ def check(
     schema: Annotated[Path, typer.Option(help="The schema file.")],
     multiline: Multiline = False,
 ) -> None:
-    """Name a row that does not fit the schema: for your eyes, NOT private.
+    """Name cells and rows that do not fit the schema: for your eyes, NOT private.
 
-    Training takes such rows for blank ones, which add nothing, and never tells.
+    Training takes such cells for missing and rows without a label for blank, which add
+    nothing, and never tells.
     """
     from armijo.cli.fit import check_table
 
-    rows = check_table(table, schema=schema, multiline=multiline)
-    emit({"rows": rows, "blank_rows": 0}, title=f"Rows of {table}", as_json=False)
+    rows, faults = check_table(table, schema=schema, multiline=multiline)
+    if faults:
+        fail("; ".join(map(str, faults)))
+        raise typer.Exit(NOT_FITTING)
+    emit({"rows": rows, "faults": []}, title=f"Rows of {table}", as_json=False)
 
 
 def fit(

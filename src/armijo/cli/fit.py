@@ -43,6 +43,8 @@ from armijo.tables import (
     read_table,
     save_model,
 )
+from armijo.tables.coder import code_column, code_table
+from armijo.tables.columns import Fault, Label, Person, Target
 from armijo.tables.model_file import KINDS, estimator_class
 from armijo.training.replay import destroy_key, key_path
 
@@ -226,15 +228,22 @@ def _finish(
     (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
-def check_table(table: Path_, *, schema: Path_, multiline: bool = False) -> int:
-    """Return the number of rows, or raise a `TableError` that names a row at fault.
+def check_table(
+    table: Path_, *, schema: Path_, multiline: bool = False
+) -> tuple[int, list[Fault]]:
+    """Return the number of rows, and the cells that do not fit the schema.
 
     For the eyes of the owner of the table, outside of any guarantee: a fit takes such
-    rows for blank and says nothing.
+    cells for missing, other or blank and says nothing.
     """
+    public = load_schema(schema, require_reviewed=False)
     frame = read_table(table, multiline=multiline)
-    encode(frame, load_schema(schema, require_reviewed=False), strict=True)
-    return len(frame)
+    faults: list[Fault] = []
+    code_table(frame, public, faults=faults)
+    for column in public.columns:
+        if isinstance(column, Label | Target | Person):
+            code_column(frame, column, faults)
+    return len(frame), faults
 
 
 def predict_table(
@@ -246,13 +255,13 @@ def predict_table(
 ) -> pd.DataFrame:
     """Predict every row of a table with a model that ``fit`` left.
 
-    ``model`` is the file or the folder it is in.  A row that does not fit the schema
-    has no prediction and is an error.
+    ``model`` is the file or the folder it is in.  Cells that are missing, or do not fit
+    the schema, are missing to the model as well.
     """
     path = Path(model)
     loaded = load_model(path / MODEL if path.is_dir() else path)
     frame = read_table(table, multiline=multiline)
-    X, _ = encode(frame, loaded.schema, with_target=False, strict=True)
+    X, _ = encode(frame, loaded.schema, with_target=False)
     columns: dict[str, NDArray[Any]] = {"prediction": loaded.predict(X)}
     if probabilities:
         of_class = loaded.predict_proba(X).T

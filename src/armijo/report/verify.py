@@ -24,7 +24,7 @@ from armijo.report.page import (
     digest,
 )
 from armijo.tables import LinearModel, load_model, load_schema
-from armijo.tables.columns import shown
+from armijo.tables.cells import shown
 from armijo.training.checkpoint import read_released
 from armijo.training.run import RunFiles, released
 

@@ -1,162 +1,117 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a schema can say of one column, and how its cells become features.
+"""What a schema can say of one column, and how its cells are coded.
 
-A CSV cell is text and a Parquet cell has a type; both must lead to the same category
-and the same number.  A kind of column is one class of this file.  Its bounds,
-categories and classes are public knowledge and never computed from rows.  Each cell is
-encoded on its own, so one person's row never changes another's features.
+A kind of column is one class of this file: what is public of it (bounds, categories and
+classes, never computed from rows), the coded columns that it becomes, and how its cells
+are coded.  Each cell is coded on its own.  A cell that does not fit its type is
+missing, and nothing tells of it; only the owner's check notes it.
 """
 
-import difflib
 import math
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, field, fields
-from functools import partial
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from dataclasses import dataclass as plain_dataclass
+from datetime import date
+from functools import cached_property, partial
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import (
     AfterValidator,
     AllowInfNan,
     BeforeValidator,
     ConfigDict,
+    Field,
     Strict,
     ValidationError,
 )
 from pydantic import ValidationInfo as Info
 from pydantic.dataclasses import dataclass
 
+from armijo.data.coded import (
+    MISSING_LEVEL,
+    CategoryColumn,
+    ColumnInfo,
+    NumericColumn,
+)
 from armijo.errors import TableError
-
-MISSING_NUMBERS = frozenset({"", "?", "n/a", "na", "nan", "none", "null"})
-_WHOLE = re.compile(r"([+-]?[0-9]+)\.0*")
-
-
-def category_text(value: object) -> str:
-    """Return the one text under which a category is known.
-
-    Surrounding spaces go; ``1``, ``1.0``, ``"1"`` and ``"1.0"`` are all ``"1"``;
-    ``True``, ``"true"`` and ``"TRUE"`` are all ``"True"``. Leading zeros stay, because
-    they tell codes apart. Empty text means that the cell is missing.
-
-    Examples
-    --------
-    >>> [category_text(value) for value in (1, 1.0, " 1.0 ", True, "true", "007")]
-    ['1', '1', '1', 'True', 'True', '007']
-    """
-    text = str(value).strip()
-    if text.lower() in ("true", "false"):
-        return text.capitalize()
-    whole = _WHOLE.fullmatch(text)
-    if whole:
-        text = whole.group(1)
-    return "0" if text in ("-0", "+0") else text
-
-
-def distinct_texts(series: pd.Series) -> tuple[NDArray[np.intp], list[str]]:
-    """Return a code per row (-1 for null) and the category text of every code.
-
-    Two codes can share a text, as 1 and "1.0" do, and a text can be empty.
-    """
-    codes, distinct = _factorized(series)
-    # NumPy scalars print single-precision numbers as short as a CSV file has them.
-    return codes, [category_text(value) for value in distinct]
-
-
-def _factorized(series: pd.Series) -> tuple[NDArray[np.intp], NDArray[Any]]:
-    cells: pd.Series | NDArray[np.object_] = series
-    if series.dtype == object:
-        # As Python objects, True and 1 are equal and lists have no hash: compare texts.
-        pairs = zip(series, series.isna(), strict=True)
-        texts = [None if absent else str(cell) for cell, absent in pairs]
-        cells = np.array(texts, dtype=object)
-    codes, distinct = pd.factorize(cells)
-    return codes, np.asarray(distinct)
-
-
-def to_numbers(series: pd.Series) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return every cell as a float, NaN where missing, and a mask of the bad cells.
-
-    Bad is what is neither missing nor a number; true and false are bad, since the
-    words of a CSV file would be.
-    """
-    kind = series.dtype
-    if pd.api.types.is_bool_dtype(kind) or pd.api.types.is_complex_dtype(kind):
-        return np.full(len(series), np.nan), series.notna().to_numpy(dtype=bool)
-    if pd.api.types.is_numeric_dtype(kind):
-        values = series.to_numpy(dtype=np.float64, na_value=np.nan)
-        return values, np.zeros(len(series), dtype=bool)
-    return _text_to_numbers(series)
-
-
-def _text_to_numbers(
-    series: pd.Series,
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    if holds_text(series):
-        try:
-            texts = pc.utf8_trim_whitespace(pa.array(series, from_pandas=True))
-            values = pc.cast(texts, pa.float64()).fill_null(math.nan)
-            return np.array(values, dtype=np.float64), np.zeros(len(series), dtype=bool)
-        except (pa.ArrowException, UnicodeEncodeError):
-            pass
-    codes, distinct = _factorized(series)
-    parsed = [_number(str(cell)) for cell in distinct]
-    # The code of a null is -1 and so finds the last entry.
-    values = np.array([*parsed, math.nan], dtype=np.float64)
-    bad = np.array([*(number is None for number in parsed), False])
-    return values[codes], bad[codes]
-
-
-def holds_text(series: pd.Series) -> bool:
-    """Tell whether all cells that are not missing are text."""
-    return bool(pd.api.types.infer_dtype(series, skipna=True) == "string")
-
-
-def _number(text: str) -> float | None:
-    text = text.strip()
-    if text.lower() in MISSING_NUMBERS:
-        return math.nan
-    try:
-        return None if "_" in text else float(text)
-    except ValueError:
-        return None
-
-
-def shown(value: object, *, most: int = 60) -> str:
-    """Return a value as a message prints it: quoted, on one line, not too long."""
-    text = str(value)
-    return repr(text if len(text) <= most else text[:most] + "...")
-
-
-def listed(values: Iterable[object], *, most: int = 5) -> str:
-    """Return the first values quoted, with the number of those left out."""
-    items = list(values)
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(shown(item) for item in items[:most]) + more
-
-
-def suggestion(value: str, known: Iterable[str]) -> str:
-    """Return ``" (did you mean 'x'?)"`` if a known text comes close, else nothing.
-
-    >>> suggestion("privat", ["Private", "State-gov"])
-    " (did you mean 'Private'?)"
-    """
-    # Case is ignored, and the length cut, because the comparison is quadratic in it.
-    folded = {text[:100].lower(): text for text in known}
-    close = difflib.get_close_matches(value[:100].lower(), folded, n=1)
-    return f" (did you mean {shown(folded[close[0]])}?)" if close else ""
-
+from armijo.tables.cells import (
+    bucket,
+    category_text,
+    distinct_texts,
+    listed,
+    shown,
+    suggestion,
+    to_dates,
+    to_numbers,
+)
 
 NO_OTHER_KEYS = ConfigDict(extra="forbid")
-_UNKNOWN, _MISSING = -1, -2
-Blanks = NDArray[np.bool_] | None
-"""Which rows are blank; None where a cell that does not fit is an error instead."""
+OTHER = "other"
+"""What the level of all undeclared values of a list is called."""
+MAX_LEVELS = 1000
+"""A longer list of categories is hashed like a column without one."""
+BUCKETS = 64
+"""The public number of hash buckets, if a schema names none."""
+_ORIGIN = np.datetime64("2000-01-01", "s")
+_WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+
+
+@plain_dataclass(frozen=True)
+class Part:
+    """A coded column that a column of a table becomes.
+
+    Attributes
+    ----------
+    info : NumericColumn or CategoryColumn
+        What the core knows of it.
+    levels : tuple of str
+        The names of the declared levels, in order; one level more is for all others.
+    """
+
+    info: ColumnInfo
+    levels: tuple[str, ...] = ()
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """One name for a number; one per declared level, such as ``"sex=f"``."""
+        if isinstance(self.info, NumericColumn):
+            return (self.info.name,)
+        return tuple(f"{self.info.name}={level}" for level in self.levels)
+
+    @property
+    def level_names(self) -> tuple[str, ...]:
+        """The names of all levels, that of the others included."""
+        others = getattr(self.info, "n_levels", 0) - len(self.levels)
+        return self.levels + (OTHER,) * others
+
+
+@plain_dataclass(frozen=True)
+class Fault:
+    """Cells of a column that count as something else: for the owner's eyes only."""
+
+    column: str
+    count: int
+    what: str
+    rows: tuple[int, ...]
+    cell: str
+
+    def __str__(self) -> str:
+        """Name column, cells and rows."""
+        rows = ", ".join(map(str, self.rows))
+        more = " ..." if self.count > len(self.rows) else ""
+        return (
+            f"column {shown(self.column)}: {self.count} cells {self.what}; data rows "
+            f"{rows}{more}, the first is {self.cell}"
+        )
+
+
+Faults = list[Fault] | None
+"""Where the owner's check collects what it finds; None for everybody else."""
+Cells = tuple[NDArray[Any], ...]
 
 
 def _encodable(text: str, info: Info) -> str:
@@ -195,7 +150,7 @@ def _texts(values: object, info: Info, *, least: int) -> tuple[str, ...]:
     if "" in texts:
         raise ValueError(
             f"Expected {key} without empty text, which means a missing cell; take it "
-            'out and say unknown = "zero" if cells are missing.'
+            "out: a missing cell needs no category."
         )
     repeated = [text for text, count in Counter(texts).items() if count > 1]
     if repeated:
@@ -210,112 +165,224 @@ def _texts(values: object, info: Info, *, least: int) -> tuple[str, ...]:
     return texts
 
 
+def _day(value: object, info: Info) -> str:
+    """Return a date as ISO text; TOML has dates of its own."""
+    try:
+        day = value if isinstance(value, date) else date.fromisoformat(str(value))
+        return date(day.year, day.month, day.day).isoformat()
+    except ValueError:
+        raise ValueError(
+            f"Expected {info.field_name} to be a date such as 2020-12-31, got "
+            f"{shown(value)}; correct it."
+        ) from None
+
+
 Name = Annotated[str, Strict(), AfterValidator(_stripped)]
 Finite = Annotated[float, Strict(), AllowInfNan(False)]
+Day = Annotated[str, BeforeValidator(_day)]
+Buckets = Annotated[int, Strict(), Field(ge=2, le=4096)]
 Categories = Annotated[tuple[str, ...], BeforeValidator(partial(_texts, least=1))]
 Classes = Annotated[tuple[str, ...], BeforeValidator(partial(_texts, least=2))]
 
 
+def _refuse_bounds(low: float | None, high: float | None) -> None:
+    if low is None or high is None:
+        return
+    if not (low < high and math.isfinite(high - low)):
+        raise ValueError(
+            f"Expected low < high at a finite distance, got low {low!r} and high "
+            f"{high!r}; correct the bounds."
+        )
+
+
 @dataclass(frozen=True, config=NO_OTHER_KEYS)
 class Numeric:
-    """A number, scaled to [0, 1] between its public bounds.
-
-    The feature is (min(max(x, low), high) - low) / (high - low). What lies outside the
-    bounds is clamped silently and counted nowhere: a count would be a statistic of the
-    private rows.
+    """A number in its natural unit.
 
     Attributes
     ----------
     name : str
         Name in the header of the table.
-    low, high : float
-        Public bounds, low < high.
-    missing : float, optional
-        Public value to put in place of a missing cell; without it, a missing cell
-        makes its row blank.
+    low, high : float, optional
+        Public bounds, if there are any.  Cells outside of them are allowed.
     """
 
     name: Name
-    low: Finite
-    high: Finite
-    missing: Finite | None = field(default=None, kw_only=True)
+    low: Finite | None = None
+    high: Finite | None = None
     kind: Literal["numeric"] = field(default="numeric", kw_only=True)
+    is_feature: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not (self.low < self.high and math.isfinite(self.high - self.low)):
-            raise ValueError(
-                f"Expected low < high at a finite distance, got low {self.low!r} and "
-                f"high {self.high!r}; correct the bounds."
-            )
+        _refuse_bounds(self.low, self.high)
 
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """The one feature of the column."""
-        return (self.name,)
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The number."""
+        info = NumericColumn(name=self.name, low=self.low, high=self.high)
+        return (Part(info),)
 
-    def encode(
-        self, series: pd.Series, out: NDArray[np.float64], blanks: Blanks
-    ) -> None:
-        """Write the scaled cells into the one column of ``out``."""
-        _check_type(series)
-        values, bad = to_numbers(series)
-        correct = "correct the cells"
-        _mark(series, bad, blanks, "numbers", "no number", correct)
-        _mark(series, np.isinf(values), blanks, "finite numbers", "infinite", correct)
-        absent = np.isnan(values) & ~bad
-        if self.missing is None:
-            advice = "fill them, or give the column a public value: missing = 0, say"
-            _mark(series, absent, blanks, "no gaps", "missing (NaN)", advice)
-        else:
-            values = np.where(absent, self.missing, values)
-        # A new array: the frame may share its memory with the values.
-        scaled = np.clip(values, self.low, self.high)
-        scaled -= self.low
-        scaled /= self.high - self.low
-        out[:, 0] = scaled
+    def code(self, series: pd.Series, faults: Faults = None) -> Cells:
+        """Return floats, NaN where missing."""
+        return (_numbers(series, self.low, self.high, faults),)
 
 
 @dataclass(frozen=True, config=NO_OTHER_KEYS)
 class Categorical:
-    """A category, encoded as one 0/1 feature per public category, in declared order.
+    """A category: of a public list, or hashed to a public number of buckets.
+
+    Names of levels never come from the data.  A value that is not on the list is the
+    level "other".  Without a list, or with one of more than :data:`MAX_LEVELS` entries,
+    texts are hashed, salted by the name of the column.
 
     Attributes
     ----------
     name : str
         Name in the header of the table.
-    categories : sequence of str
+    categories : sequence of str, optional
         The public categories. Numbers and truth values are taken too and stored as
         `armijo.tables.category_text` writes them.
-    unknown : {"error", "zero"}, default="error"
-        Whether another value, or a missing cell, makes its row blank (which `armijo
-        check` calls an error) or is a cell of zeros.
+    buckets : int, default=64
+        The number of levels where texts are hashed.
     """
 
     name: Name
-    categories: Categories
-    unknown: Literal["error", "zero"] = field(default="error", kw_only=True)
+    categories: Categories | None = None
+    buckets: Buckets = field(default=BUCKETS, kw_only=True)
     kind: Literal["categorical"] = field(default="categorical", kw_only=True)
+    is_feature: ClassVar[bool] = True
 
     @property
-    def feature_names(self) -> tuple[str, ...]:
-        """One name per category, such as ``"workclass=Private"``."""
-        return tuple(f"{self.name}={category}" for category in self.categories)
+    def hashed(self) -> bool:
+        """Whether texts are hashed."""
+        return self.categories is None or len(self.categories) > MAX_LEVELS
 
-    def encode(
-        self, series: pd.Series, out: NDArray[np.float64], blanks: Blanks
-    ) -> None:
-        """Set the 1 of every row whose category is declared."""
-        advice = 'or let such cells be zeros: unknown = "zero"'
-        if self.unknown == "zero":  # no row is blank for this column
-            blanks = np.zeros(len(series), dtype=bool)
-        positions = _positions(series, self.categories, advice, blanks)
-        rows = np.flatnonzero(positions >= 0)
-        out[rows, positions[rows]] = 1.0
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The levels."""
+        levels = self.categories or ()
+        n_levels = len(levels) + 1
+        if self.hashed:
+            levels = tuple(f"#{number}" for number in range(self.buckets))
+            n_levels = self.buckets
+        return (Part(CategoryColumn(name=self.name, n_levels=n_levels), levels),)
+
+    def code(self, series: pd.Series, faults: Faults = None) -> Cells:
+        """Return a level for every cell."""
+        if self.hashed:
+            return (_levels(series, lambda t: bucket(self.name, t, self.buckets)),)
+        categories = self.categories or ()
+        places = {text: place for place, text in enumerate(categories)}
+        levels = _levels(series, lambda text: places.get(text, len(places)))
+        _note_undeclared(
+            series, levels == len(places), categories, 'count as "other"', faults
+        )
+        return (levels,)
+
+
+@dataclass(frozen=True, config=NO_OTHER_KEYS)
+class Boolean:
+    """A truth value: True or False, 1 or 0, or these as text.
+
+    Attributes
+    ----------
+    name : str
+        Name in the header of the table.
+    """
+
+    name: Name
+    kind: Literal["boolean"] = field(default="boolean", kw_only=True)
+    is_feature: ClassVar[bool] = True
+    _PLACES: ClassVar[dict[str, int]] = {"False": 0, "0": 0, "True": 1, "1": 1}
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The two levels."""
+        info = CategoryColumn(name=self.name, n_levels=2)
+        return (Part(info, ("False", "True")),)
+
+    def code(self, series: pd.Series, faults: Faults = None) -> Cells:
+        """Return 0 and 1."""
+        levels = _levels(series, lambda text: self._PLACES.get(text, _UNKNOWN))
+        unfit = levels == _UNKNOWN
+        _note(series, unfit, "are no truth values and count as missing", faults)
+        return (np.where(unfit, MISSING_LEVEL, levels),)
+
+
+@dataclass(frozen=True, config=NO_OTHER_KEYS)
+class Date:
+    """A date, as public calendar parts: days since 2000, month, weekday, hour.
+
+    Attributes
+    ----------
+    name : str
+        Name in the header of the table.
+    low, high : date, optional
+        Public bounds, if there are any.
+    time : bool, default=False
+        Whether the cells have a time of day.
+    """
+
+    name: Name
+    low: Day | None = None
+    high: Day | None = None
+    time: Annotated[bool, Strict()] = field(default=False, kw_only=True)
+    kind: Literal["date"] = field(default="date", kw_only=True)
+    is_feature: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _refuse_bounds(*self._bounds)
+
+    @property
+    def _bounds(self) -> tuple[float | None, float | None]:
+        low, high = (
+            None if day is None else float(_days(np.datetime64(day, "s")))
+            for day in (self.low, self.high)
+        )
+        return low, high
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """A number and two or three categories, each cyclic by nature."""
+        low, high = self._bounds
+        number = NumericColumn(name=f"{self.name}.days", low=low, high=high)
+        levels = {
+            "month": tuple(str(month) for month in range(1, 13)),
+            "weekday": _WEEKDAYS,
+            **({"hour": tuple(map(str, range(24)))} if self.time else {}),
+        }
+        return Part(number), *(
+            Part(CategoryColumn(name=f"{self.name}.{part}", n_levels=len(names)), names)
+            for part, names in levels.items()
+        )
+
+    def code(self, series: pd.Series, faults: Faults = None) -> Cells:
+        """Return the parts of each date, all missing together."""
+        if _has_numbers(series.dtype):
+            raise TableError(
+                f"Expected dates in column {shown(series.name)}, got numbers "
+                f"({series.dtype}); declare it numeric, or convert it."
+            )
+        moments, bad = to_dates(series)
+        _note(series, bad, "are no dates and count as missing", faults)
+        absent = np.isnat(moments)
+        moments = np.where(absent, _ORIGIN, moments)
+        midnight = moments.astype("datetime64[D]")
+        months = midnight.astype("datetime64[M]").astype(np.int64) % 12
+        # The epoch, 1970-01-01, was a Thursday.
+        weekdays = (midnight.astype(np.int64) + 3) % 7
+        hours = (moments - midnight) // np.timedelta64(1, "h")
+        days = _days(moments if self.time else midnight)
+        parts = (months, weekdays, hours.astype(np.int64))[: len(self.parts) - 1]
+        return (
+            np.where(absent, np.nan, days),
+            *(np.where(absent, MISSING_LEVEL, part) for part in parts),
+        )
 
 
 @dataclass(frozen=True, config=NO_OTHER_KEYS)
 class Label:
-    """The column to learn, with its public classes in order.
+    """The classes to learn.
 
     Attributes
     ----------
@@ -328,12 +395,84 @@ class Label:
     name: Name
     classes: Classes
     kind: Literal["label"] = field(default="label", kw_only=True)
-    feature_names = ()
+    is_feature: ClassVar[bool] = False
+    parts: ClassVar[tuple[Part, ...]] = ()
 
-    def positions(self, series: pd.Series, blanks: Blanks) -> NDArray[np.int64]:
-        """Return the position of every label among the classes."""
-        advice = "or add the class to the schema if it is public"
-        return _positions(series, self.classes, advice, blanks)
+    def code(self, series: pd.Series, faults: Faults = None) -> Cells:
+        """Return the position among the classes; -1 where the row is blank."""
+        index = {text: place for place, text in enumerate(self.classes)}
+        places = _levels(series, lambda text: index.get(text, _UNKNOWN))
+        unknown, blank = places == _UNKNOWN, "have no label: their rows are blank"
+        _note_undeclared(
+            series, unknown, self.classes, "are no class: their rows are blank", faults
+        )
+        _note(series, places == MISSING_LEVEL, blank, faults)
+        return (np.where(unknown, MISSING_LEVEL, places),)
+
+
+@dataclass(frozen=True, config=NO_OTHER_KEYS)
+class Target:
+    """The number to predict.
+
+    Attributes
+    ----------
+    name : str
+        Name in the header of the table.
+    low, high : float, optional
+        Public bounds; both or none.  Targets are clipped to them; without them, bounds
+        are learned privately.
+    """
+
+    name: Name
+    low: Finite | None = None
+    high: Finite | None = None
+    kind: Literal["target"] = field(default="target", kw_only=True)
+    is_feature: ClassVar[bool] = False
+    parts: ClassVar[tuple[Part, ...]] = ()
+
+    def __post_init__(self) -> None:
+        _refuse_bounds(self.low, self.high)
+        if (self.low is None) != (self.high is None):
+            raise ValueError(
+                f"Expected both bounds of the target or none, got low {self.low!r} and "
+                f"high {self.high!r}; give the other or leave both out."
+            )
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The public bounds."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    def code(self, series: pd.Series, faults: Faults = None) -> Cells:
+        """Return floats; NaN where the row is blank."""
+        values = _numbers(series, self.low, self.high, faults)
+        unfit = ~np.isfinite(values)
+        _note(series, unfit, "have no finite target: their rows are blank", faults)
+        return (np.where(unfit, np.nan, values),)
+
+
+@dataclass(frozen=True, config=NO_OTHER_KEYS)
+class Person:
+    """Whose row it is: the unit of privacy is then a person with all their rows.
+
+    Attributes
+    ----------
+    name : str
+        Name in the header of the table.
+    """
+
+    name: Name
+    kind: Literal["person"] = field(default="person", kw_only=True)
+    is_feature: ClassVar[bool] = False
+    parts: ClassVar[tuple[Part, ...]] = ()
+
+    def code(self, series: pd.Series, faults: Faults = None) -> Cells:
+        """Return the person's text; None where the row is blank."""
+        codes, texts = distinct_texts(series)
+        named = np.array([*(text or None for text in texts), None], dtype=object)[codes]
+        nobody = pd.isna(named)
+        _note(series, nobody, "name no person: their rows are blank", faults)
+        return (named,)
 
 
 @dataclass(frozen=True, config=NO_OTHER_KEYS)
@@ -348,10 +487,15 @@ class Ignore:
 
     name: Name
     kind: Literal["ignore"] = field(default="ignore", kw_only=True)
-    feature_names = ()
+    is_feature: ClassVar[bool] = False
+    parts: ClassVar[tuple[Part, ...]] = ()
+
+    def code(self, series: pd.Series, faults: Faults = None) -> Cells:
+        """Return nothing."""
+        return ()
 
 
-Column = Numeric | Categorical | Label | Ignore
+Column = Numeric | Categorical | Boolean | Date | Label | Target | Person | Ignore
 
 
 def column_to_dict(column: Column) -> dict[str, Any]:
@@ -403,60 +547,74 @@ def explained(
     return f"{owner}Expected {key} to be {wanted}, got {shown(value)}; correct it."
 
 
-def _check_type(series: pd.Series) -> None:
-    """Refuse a column whose type, which is public, has no numbers."""
+_UNKNOWN = -2
+"""A text that is no level, before it is decided what that means."""
+
+
+def _has_numbers(dtype: Any) -> bool:
+    kinds = pd.api.types
+    return kinds.is_numeric_dtype(dtype) and not kinds.is_bool_dtype(dtype)
+
+
+def _numbers(
+    series: pd.Series, low: float | None, high: float | None, faults: Faults
+) -> NDArray[np.float64]:
+    """Return floats, NaN where a cell is missing or no number."""
     kinds, dtype = pd.api.types, series.dtype
     if (
         kinds.is_bool_dtype(dtype)
         or kinds.is_complex_dtype(dtype)
         or kinds.is_datetime64_any_dtype(dtype)
+        or kinds.is_timedelta64_dtype(dtype)
     ):
         raise TableError(
             f"Expected numbers in column {shown(series.name)}, got the type {dtype}, "
-            f"of which no number is made: {len(series)} of {len(series)} cells no "
-            "number; declare categories, or convert it."
+            "of which no number is made; declare it boolean, date or categorical, or "
+            "convert it."
         )
+    values, bad = to_numbers(series)
+    _note(series, bad, "are no numbers and count as missing", faults)
+    outside = np.zeros(len(values), dtype=bool)
+    if low is not None:
+        outside |= values < low
+    if high is not None:
+        outside |= values > high
+    _note(series, outside & ~bad, "lie outside the declared bounds", faults)
+    # A new array: the frame may share its memory with the values.
+    return np.where(bad, np.nan, values)
 
 
-def _positions(
-    series: pd.Series, levels: tuple[str, ...], advice: str, blanks: Blanks
-) -> NDArray[np.int64]:
-    """Return the position of every cell among the levels; mark or refuse the others."""
+def _levels(series: pd.Series, level_of: Any) -> NDArray[np.int64]:
+    """Return the level of every cell, ``MISSING_LEVEL`` where there is no text."""
     codes, texts = distinct_texts(series)
-    index = {"": _MISSING} | {level: place for place, level in enumerate(levels)}
-    places = [index.get(text, _UNKNOWN) for text in texts]
+    levels = [level_of(text) if text else MISSING_LEVEL for text in texts]
     # The code of a null is -1 and so finds the last entry.
-    positions = np.array([*places, _MISSING], dtype=np.int64)[codes]
-    missing, unknown = positions == _MISSING, positions == _UNKNOWN
-    _mark(series, missing, blanks, "no gaps", "missing", f"fill them, {advice}")
-    what = "not declared"
-    if blanks is None and unknown.any():
-        others = sorted({text for text in texts if text not in index})
-        what += f": {listed(others, most=3)}{suggestion(others[0], levels)}"
-    _mark(series, unknown, blanks, listed(levels), what, f"correct them, {advice}")
-    return positions
+    return np.array([*levels, MISSING_LEVEL], dtype=np.int64)[codes]
 
 
-def _mark(
+def _days(moments: Any) -> Any:
+    """Return days since 2000-01-01, as floats."""
+    return (moments - _ORIGIN) / np.timedelta64(1, "D")
+
+
+def _note(series: pd.Series, at: NDArray[np.bool_], what: str, faults: Faults) -> None:
+    """Let the owner know of cells; for everybody else nothing happens."""
+    if faults is None or not at.any():
+        return
+    rows = np.flatnonzero(at)
+    name, cell = str(series.name), shown(series.iloc[int(rows[0])])
+    first = tuple(int(row) + 1 for row in rows[:3])
+    faults.append(Fault(name, len(rows), what, first, cell))
+
+
+def _note_undeclared(
     series: pd.Series,
     at: NDArray[np.bool_],
-    blanks: Blanks,
-    expected: str,
+    known: tuple[str, ...],
     what: str,
-    advice: str,
+    faults: Faults,
 ) -> None:
-    """Make rows blank; or raise, naming the column, the number of cells and the first.
-
-    Whether a row is marked shows nowhere: no branch, count or message depends on it.
-    """
-    if blanks is not None:
-        blanks |= at
+    if faults is None or not at.any():
         return
-    if not at.any():
-        return
-    first = int(np.flatnonzero(at)[0])
-    raise TableError(
-        f"Expected {expected} in column {shown(series.name)}, got {int(at.sum())} of "
-        f"{len(series)} cells {what}; the first is {shown(series.iloc[first])} in data "
-        f"row {first + 1}; {advice}."
-    )
+    first = category_text(series.iloc[int(np.flatnonzero(at)[0])])
+    _note(series, at, f"are not declared{suggestion(first, known)} and {what}", faults)

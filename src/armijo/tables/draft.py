@@ -1,58 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draft a schema from a table, for its owner to replace by public knowledge.
+"""Draft a schema from a table, for its owner to correct by public knowledge.
 
-What is drafted is read from private rows. It saves typing and is not private.
+Names and, where the file has them, types are all that it needs; neither bounds nor
+categories are drafted.  Where it had to read values (the types of text cells, the
+classes of the target) the draft says so: that is not private.
 """
 
-import math
 import os
 import re
-from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from armijo.errors import TableError
-from armijo.tables.columns import (
+from armijo.tables.cells import (
     distinct_texts,
-    holds_text,
     shown,
     suggestion,
+    to_dates,
     to_numbers,
 )
+from armijo.tables.columns import (
+    Boolean,
+    Categorical,
+    Column,
+    Date,
+    Ignore,
+    Label,
+    Numeric,
+    Target,
+    column_to_dict,
+)
+from armijo.tables.frames import column_of_type
 from armijo.tables.reader import read_table
 from armijo.tables.schema import SCHEMA_VERSION, render
 
-MAX_LEVELS = 100
-_MAX_CODES = 10
-_MAX_GUESSED_CLASSES = 20
+MAX_CLASSES = 100
+_FEW_CLASSES = 20
 _FEW_ROWS = 20
-_BOUND = 4e307
-_LEAST_SPREAD = Fraction(1, 10**300)
-_FROM_DATA = "from the data: replace"
+_FROM_DATA = "READ FROM THE DATA: replace"
+_BY_VALUES = "a guess from the values"
 _PADDED = r"\s*[+-]?0[0-9]"
 _ID_NAME = re.compile(r"(?:.*[ _.-])?(?:id|uid|uuid|key|index)", re.IGNORECASE)
 _HEADING = (
-    "WARNING: THIS DRAFT IS NOT PRIVATE AND MUST NOT BE USED AS IT IS.",
+    "Everything in a schema counts as public knowledge. Before training, correct what",
+    "was read from the data by code books, forms or law; then set reviewed = true.",
     "",
-    "Every bound, category and class below was READ FROM THE DATA. A model trained",
-    "with such values tells something of the rows they came from, outside of any",
-    "privacy guarantee. Before training, replace every one of them by public",
-    "knowledge: code books, forms, law. Then set reviewed = true.",
-    "",
-    "numeric: what lies outside low and high is clamped; missing = 0 (say) fills gaps.",
-    'categorical: unknown = "zero" takes other values and gaps as a row of zeros.',
+    "numeric: low and high are optional public bounds, in the unit of the table.",
+    "categorical: with categories = [...], if there is a public list of them; without,",
+    "  texts are hashed to buckets = 64 levels.",
+    "boolean. date: time = true if the cells have a time of day; low, high optional.",
     "label: the classes in order; of two, the second is the positive one.",
-    "ignore: not used. A public number of rows can be given as n_rows = ...",
+    "target: a number to predict; low and high optional, both or none.",
+    "person: whose row it is, if people have several. ignore: not used.",
+    "A public number of rows (of persons) can be given as n_rows = ...",
     "",
 )
 
-Entry = dict[str, Any]
-Draft = tuple[Entry, dict[str | None, str]]
-"""The entry of a column in a schema, and comments by its keys; None: above it."""
+Draft = tuple[Column, dict[str | None, str]]
+"""A column, and comments by its keys; None: above it."""
 
 
 def draft_schema(
@@ -61,18 +69,18 @@ def draft_schema(
     *,
     multiline: bool = False,
 ) -> str:
-    """Return the text of a schema file, with guesses read from a table.
+    """Return the text of a schema file.
 
-    Numbers become numeric columns with round bounds; text, truth values and a few whole
-    numbers become categories; text with more than 100 levels and what looks like an
-    identifier is ignored.
+    Columns of a Parquet file are what their type says, and no value is looked at; what
+    the text columns of a CSV file are is guessed from their values.  Of the target the
+    classes are read, or that it is a number.
 
     Parameters
     ----------
     table_path : path
         A table that `read_table` reads.
     target : str, optional
-        The column to learn; by default the last one with 2 to 20 categories.
+        The column to learn.
     multiline : bool, default=False
         As `read_table` has it.
 
@@ -83,7 +91,8 @@ def draft_schema(
     """
     frame = read_table(table_path, multiline=multiline)
     names = list(frame.columns)
-    if len(names) == 1 and to_numbers(frame[names[0]])[1].any():
+    typed = str(table_path).lower().endswith(".parquet")
+    if len(names) == 1 and not typed and to_numbers(frame[names[0]])[1].any():
         raise TableError(
             f"{table_path}: Expected a table with cells separated by comma, semicolon, "
             "tab or bar, got text without any of them; is this a CSV file?"
@@ -93,141 +102,100 @@ def draft_schema(
             f"{table_path}: Expected the target to be a column of the table, got "
             f"{shown(target)}{suggestion(target, names)}; name one of its columns."
         )
-    drafts = {
-        name: _draft_label(frame[name]) if name == target else _draft(frame[name])
+    draft = _draft_by_type if typed else _draft_by_values
+    drafts = [
+        _draft_response(frame[name]) if name == target else draft(frame[name])
         for name in names
-    }
-    guessed = _guess_target(drafts) if target is None else target
-    if guessed is not None and target is None:
-        drafts[guessed] = _draft_label(frame[guessed])
+    ]
     notes: dict[str | None, dict[str | None, str]] = {
-        name: comments for name, (_, comments) in drafts.items()
+        column.name: comments for column, comments in drafts
     }
-    notes[None] = {"reviewed": "set to true after replacing every value below"}
+    notes[None] = {"reviewed": "set to true when everything below is public"}
     if target is None:
-        notes[None]["target"] = "a guess: set it to the column to learn"
+        notes[None]["target"] = "name the column to learn; its kind is label or target"
     document = {
         "version": SCHEMA_VERSION,
         "reviewed": False,
-        "target": guessed or "",
-        "columns": [entry for entry, _ in drafts.values()],
+        "target": target or "",
+        "columns": [column_to_dict(column) for column, _ in drafts],
     }
-    heading = [f"Schema drafted by armijo from {shown(Path(table_path).name)}.", ""]
-    heading += _HEADING
+    read = [] if typed else ["the types of the columns"]
+    read += [] if target is None else [f"what column {shown(target)} holds"]
+    heading = [
+        f"Schema drafted by armijo from {shown(Path(table_path).name)}.",
+        f"READ FROM ITS VALUES (not private): {' and '.join(read) or 'nothing'}.",
+        "",
+        *_HEADING,
+    ]
     if np.isfinite(to_numbers(pd.Series(names))[0]).any():
         heading += ["Some column names are numbers: has the table a header line?", ""]
     return render(document, heading=heading, notes=notes)
 
 
-def _guess_target(drafts: dict[str, Draft]) -> str | None:
-    for name, (entry, _) in reversed(drafts.items()):
-        levels = entry.get("categories")
-        if isinstance(levels, list) and 2 <= len(levels) <= _MAX_GUESSED_CLASSES:
-            return name
-    return None
-
-
-def _draft_label(series: pd.Series) -> Draft:
+def _draft_by_type(series: pd.Series) -> Draft:
     name = str(series.name)
-    levels, gaps = _levels(series)
-    if len(levels) > MAX_LEVELS:
-        raise TableError(
-            f"Expected a target of at most {MAX_LEVELS} classes, got {len(levels)} "
-            f"different values in column {shown(name)}; only classes can be learned, "
-            "so name another column or group its values first."
-        )
-    comments: dict[str | None, str] = {"classes": _FROM_DATA}
-    if gaps:
-        comments[None] = "Some labels are missing: leave those rows out."
-    return {"name": name, "kind": "label", "classes": levels}, comments
+    if _ID_NAME.fullmatch(name):
+        return Ignore(name), {"kind": "by its name an identifier"}
+    column = column_of_type(name, series.dtype)
+    if column is None:
+        return Ignore(name), {
+            "kind": f"a type that no cell is read from: {series.dtype}"
+        }
+    return column, {}
 
 
-def _draft(series: pd.Series) -> Draft:
-    if pd.api.types.is_datetime64_any_dtype(series.dtype):
-        return _draft_ignore(series, "a date: make numbers of it, such as the year")
+def _draft_by_values(series: pd.Series) -> Draft:
+    name = str(series.name)
+    read: dict[str | None, str] = {"kind": _BY_VALUES}
     values, bad = to_numbers(series)
     known = values[np.isfinite(values)]
-    if bad.any() or _has_padded_codes(series):
-        return _draft_text(series)
-    if known.size == 0:
-        return _draft_ignore(series, "no finite number in it")
-    distinct = np.unique(known).size
-    whole = bool((known == np.floor(known)).all())
-    if whole and _is_row_number(str(series.name), known, distinct):
-        return _draft_ignore(series, "looks like an identifier or a row number")
-    if whole and distinct <= _MAX_CODES and 4 * distinct <= known.size:
-        return _draft_text(series)
-    return _draft_number(series, known)
+    texts = {text for text in distinct_texts(series)[1] if text}
+    if not texts:
+        return Ignore(name), {"kind": "no value in it"}
+    if texts <= {"True", "False"}:
+        return Boolean(name), read
+    padded = bool(series.str.match(_PADDED, na=False).any())
+    if not bad.any() and not padded and known.size:
+        if _is_row_number(name, known):
+            return Ignore(name), {"kind": "looks like an identifier or a row number"}
+        return Numeric(name), read
+    moments, no_date = to_dates(series)
+    if not no_date.any() and not padded:
+        present = moments[~np.isnat(moments)]
+        timed = bool((present != present.astype("datetime64[D]")).any())
+        return Date(name, time=timed), read
+    if len(texts) == len(series) > _FEW_ROWS:
+        return Ignore(name), {"kind": "a different text in every row"}
+    return Categorical(name), read
 
 
-def _draft_number(series: pd.Series, known: NDArray[np.float64]) -> Draft:
-    low, high = round_bounds(float(known.min()), float(known.max()))
-    entry = {"name": str(series.name), "kind": "numeric", "low": low, "high": high}
-    comments: dict[str | None, str] = {"low": _FROM_DATA, "high": _FROM_DATA}
-    if known.size < len(series):
-        comments[None] = (
-            "Some cells are missing or infinite: clean them, or add missing."
-        )
-    return entry, comments
-
-
-def _draft_text(series: pd.Series) -> Draft:
-    levels, gaps = _levels(series)
-    if not levels:
-        return _draft_ignore(series, "no value in it")
-    if len(levels) > MAX_LEVELS:
-        return _draft_ignore(series, f"more than {MAX_LEVELS} different texts")
-    if len(levels) == len(series) > _FEW_ROWS:
-        return _draft_ignore(series, "a different text in every row")
-    entry = {"name": str(series.name), "kind": "categorical", "categories": levels}
-    comments: dict[str | None, str] = {"categories": _FROM_DATA}
-    if gaps:
-        entry["unknown"] = "zero"
-        comments["unknown"] = "some cells are missing"
-    return entry, comments
-
-
-def _draft_ignore(series: pd.Series, reason: str) -> Draft:
-    return {"name": str(series.name), "kind": "ignore"}, {"kind": reason}
-
-
-def _levels(series: pd.Series) -> tuple[list[str], bool]:
-    """Return the distinct category texts in order, and whether a cell is missing."""
+def _draft_response(series: pd.Series) -> Draft:
+    name = str(series.name)
+    if pd.api.types.is_bool_dtype(series.dtype):
+        return Label(name, ("False", "True")), {}
     codes, texts = distinct_texts(series)
-    present = {text for text in texts if text}
-    numbers, bad = to_numbers(pd.Series(sorted(present)))
-    levels = sorted(present)
+    levels = sorted({text for text in texts if text})
+    numbers, bad = to_numbers(pd.Series(levels, dtype=object))
+    if not bad.any() and len(levels) > _FEW_CLASSES:
+        return Target(name), {"kind": _BY_VALUES}
+    if not 2 <= len(levels) <= MAX_CLASSES:
+        raise TableError(
+            f"Expected a target of 2 to {MAX_CLASSES} classes, or of numbers, got "
+            f"{len(levels)} different texts in column {shown(name)}; name another "
+            "column or group its values first."
+        )
     if not bad.any():
         levels = [levels[place] for place in np.argsort(numbers, kind="stable")]
-    return levels, "" in texts or bool((codes < 0).any())
+    comments: dict[str | None, str] = {"classes": _FROM_DATA}
+    if "" in texts or bool((codes < 0).any()):
+        comments[None] = "Some labels are missing: those rows will be blank."
+    return Label(name, tuple(levels)), comments
 
 
-def _has_padded_codes(series: pd.Series) -> bool:
-    """Tell whether text cells have leading zeros, as codes do and numbers do not."""
-    return holds_text(series) and bool(series.str.match(_PADDED, na=False).any())
-
-
-def _is_row_number(name: str, known: NDArray[np.float64], distinct: int) -> bool:
+def _is_row_number(name: str, known: NDArray[np.float64]) -> bool:
     """Tell whether whole numbers, all different, only number the rows."""
-    if distinct < known.size or known.size <= _FEW_ROWS:
+    distinct = np.unique(known).size
+    whole = bool((known == np.floor(known)).all())
+    if not whole or distinct < known.size or known.size <= _FEW_ROWS:
         return False
     return bool(np.ptp(known) == distinct - 1) or bool(_ID_NAME.fullmatch(name))
-
-
-def round_bounds(low: float, high: float) -> tuple[float, float]:
-    """Round a range outward to multiples of 1, 2 or 5 times a power of ten.
-
-    The step is about the least such number of at least a fifth of the range. Fractions
-    keep the multiples exact, so that the bounds are short, as a person writes them.
-
-    >>> round_bounds(17.0, 90.0), round_bounds(0.12, 0.57)
-    ((0.0, 100.0), (0.1, 0.6))
-    """
-    low, high = max(low, -_BOUND), min(high, _BOUND)
-    spread = Fraction(high) - Fraction(low) or Fraction(max(abs(high), 1.0))
-    spread = max(spread, _LEAST_SPREAD)
-    power = Fraction(10) ** math.floor(math.log10(spread / 5))
-    step = next(m * power for m in (1, 2, 5, 10, 20) if m * power >= spread / 5)
-    first, last = math.floor(Fraction(low) / step), math.ceil(Fraction(high) / step)
-    last = max(last, first + 1)
-    return float(first * step), float(last * step)

@@ -20,7 +20,8 @@ from pydantic.dataclasses import dataclass
 
 from armijo import __version__, _files
 from armijo.errors import TableError
-from armijo.tables.columns import NO_OTHER_KEYS, Finite, explained, listed, shown
+from armijo.tables.cells import listed, shown
+from armijo.tables.columns import NO_OTHER_KEYS, Finite, explained
 from armijo.tables.schema import Schema, read_small
 
 if TYPE_CHECKING:  # the estimators bring torch, which a schema does without

@@ -30,23 +30,12 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from armijo.errors import TableError
-from armijo.tables.columns import listed, shown
+from armijo.tables.cells import listed, shown
+from armijo.tables.frames import arrow_to_pandas
 
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 ROW_BORDERS = "quoted line breaks mark the borders of the rows correctly"
 """What a guarantee assumes of a CSV file that was read with ``multiline``."""
-# Nullable types keep whole numbers and truth values exact where cells are missing.
-_EXACT_TYPES = {
-    pa.int8(): pd.Int8Dtype(),
-    pa.int16(): pd.Int16Dtype(),
-    pa.int32(): pd.Int32Dtype(),
-    pa.int64(): pd.Int64Dtype(),
-    pa.uint8(): pd.UInt8Dtype(),
-    pa.uint16(): pd.UInt16Dtype(),
-    pa.uint32(): pd.UInt32Dtype(),
-    pa.uint64(): pd.UInt64Dtype(),
-    pa.bool_(): pd.BooleanDtype(),
-}
 _DELIMITERS = (",", ";", "\t", "|")
 _BLOCK = 2**24
 MAX_ROW_BYTES = 2**20
@@ -126,15 +115,7 @@ def _to_frame(table: pa.Table) -> pd.DataFrame:
         )
     if table.num_rows == 0 or not names:
         raise TableError("Expected rows, got an empty table; is this the right file?")
-    # Pandas notes in a file are not needed to read it, and could be anything.
-    table = table.rename_columns(names).replace_schema_metadata(None)
-    try:
-        return table.to_pandas(types_mapper=_EXACT_TYPES.get)
-    except (pa.ArrowException, ValueError, LookupError, OverflowError) as error:
-        raise TableError(
-            f"Expected columns of numbers, text and dates, got {shown(error, most=200)}"
-            "; write the table as CSV."
-        ) from None
+    return arrow_to_pandas(table.rename_columns(names))
 
 
 def _read_parquet(path: Path) -> pa.Table:

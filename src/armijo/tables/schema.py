@@ -2,9 +2,8 @@
 """The public description of a table: what may be known before a row is read.
 
 Bounds, categories and classes read from private rows would leak them, so the owner
-states them in a TOML file, and a draft is refused until it is reviewed.  A table is
-encoded by what its schema says alone: a row with a cell that the schema does not allow
-is blank, has no known class, adds nothing to any sum, and nobody is told of it.
+states them in a TOML file, and a draft is refused until it is reviewed.  Bounds and
+categories may be left out: what is not public is learned privately, or hashed.
 """
 
 import hashlib
@@ -17,30 +16,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-import pandas as pd
 import tomlkit
-from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, Strict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from armijo.errors import TableError
+from armijo.tables.cells import listed, shown, suggestion
 from armijo.tables.columns import (
     NO_OTHER_KEYS,
     Column,
-    Ignore,
     Label,
+    Part,
+    Person,
+    Target,
     column_to_dict,
     explained,
-    listed,
-    shown,
-    suggestion,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MAX_SCHEMA_BYTES = 16 * 2**20
-UNKNOWN_LABEL = -1
-"""The label of a blank row: no position among the classes."""
 _WIDTH = 72
 _HEADING = (
     "Schema of a table for armijo. Everything here counts as public knowledge:",
@@ -51,9 +45,16 @@ _HEADING = (
 
 def _this_version(version: object) -> object:
     if type(version) is not int or version != SCHEMA_VERSION:
+        advice = "draft it again with this version of armijo"
+        if version == 1:
+            # Not read as version 2: a cell that does not fit made its row blank then.
+            advice = (
+                "take out missing = and unknown = (a missing cell is missing now, an "
+                'undeclared category is "other"), then set version = 2'
+            )
         raise ValueError(
             f"Expected a schema of version {SCHEMA_VERSION}, got {shown(version)}; "
-            "draft it again with this version of armijo."
+            f"{advice}."
         )
     return version
 
@@ -68,66 +69,86 @@ class Schema:
     Attributes
     ----------
     columns : sequence of Column
-        `Numeric`, `Categorical`, `Ignore` and exactly one `Label`.
-    target : str
-        Name of the `Label` column.
+        Of the kinds of :mod:`armijo.tables.columns`.
+    target : str, optional
+        Name of the one `Label` or `Target` column; without it, labels are given apart.
     n_rows : int, optional
-        The number of rows, if it is public. It is not compared with a table.
+        The number of rows (of persons, if there is a `Person` column), if it is public.
+        It is not compared with a table.
     reviewed : bool, default=False
         Whether the owner confirms that all of this is public knowledge.
-    version : int, default=1
+    version : int, default=2
         Version of the format.
     """
 
     version: Version = SCHEMA_VERSION
     reviewed: Annotated[bool, Strict()] = False
-    target: Annotated[str, Strict()]
+    target: Annotated[str, Strict()] | None = None
     n_rows: Annotated[int, Strict(), Field(ge=1)] | None = None
     columns: tuple[Annotated[Column, Field(discriminator="kind")], ...]
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
         _refuse_repeated("columns", names)
-        if self.target not in names:
+        if self.target is not None and self.target not in names:
             raise ValueError(
                 f"Expected target to name one of the columns, got {shown(self.target)}"
                 f"{suggestion(self.target, names)}; set target to the column to learn."
             )
-        labels = [column.name for column in self.columns if isinstance(column, Label)]
-        if labels != [self.target]:
+        learned = [c.name for c in self.columns if isinstance(c, Label | Target)]
+        if learned != [name for name in (self.target,) if name is not None]:
             raise ValueError(
-                f"Expected one column of kind label, the target {shown(self.target)}, "
-                f"got {listed(labels) or 'none'}; give the target, and no other column,"
-                ' kind = "label" and its classes.'
+                "Expected one column of kind label or target, "
+                f"{shown(self.target or 'named by target')}, got "
+                f"{listed(learned) or 'none'}; set target to it, and give it, and no "
+                'other column, kind = "label" with its classes, or kind = "target".'
             )
-        if not self.feature_names:
+        persons = [c.name for c in self.columns if isinstance(c, Person)]
+        if len(persons) > 1:
             raise ValueError(
-                "Expected at least one numeric or categorical column, got none; declare"
-                " the columns to learn from."
+                f"Expected at most one column of kind person, got {listed(persons)}; "
+                "one names whose row it is."
             )
+        if not self.parts:
+            raise ValueError(
+                "Expected at least one column to learn from, got none; declare numeric,"
+                " categorical, boolean or date columns."
+            )
+        _refuse_repeated("parts of columns", [part.info.name for part in self.parts])
         _refuse_repeated("feature names", self.feature_names)
 
     @property
-    def label(self) -> Label:
-        """The target column."""
-        return next(column for column in self.columns if isinstance(column, Label))
+    def response(self) -> Label | Target | None:
+        """The column to learn."""
+        learned = (c for c in self.columns if isinstance(c, Label | Target))
+        return next(learned, None)
+
+    @property
+    def person(self) -> str | None:
+        """Name of the column that says whose row it is."""
+        return next((c.name for c in self.columns if isinstance(c, Person)), None)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The public classes of the target, in order."""
-        return self.label.classes
+        """The public classes of the target, in order; none of a number."""
+        return self.response.classes if isinstance(self.response, Label) else ()
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """What the columns become when they are coded."""
+        return tuple(part for column in self.columns for part in column.parts)
 
     @cached_property
     def feature_names(self) -> tuple[str, ...]:
-        """The names of the encoded features, such as ``"workclass=Private"``."""
-        return tuple(name for column in self.columns for name in column.feature_names)
+        """The names of the features of a linear model, such as ``"sex=f"``."""
+        return tuple(name for part in self.parts for name in part.feature_names)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the schema as plain values, as `from_dict` takes them."""
         return {
             "version": self.version,
             "reviewed": self.reviewed,
-            "target": self.target,
+            **({} if self.target is None else {"target": self.target}),
             **({} if self.n_rows is None else {"n_rows": self.n_rows}),
             "columns": [column_to_dict(column) for column in self.columns],
         }
@@ -269,91 +290,3 @@ def _item(value: Any) -> tomlkit.items.Item:
     # Made at once: to append takes time for each entry that is there already.
     entries: list[tomlkit.items.Item] = [tomlkit.item(entry) for entry in value]
     return tomlkit.items.Array(entries, tomlkit.items.Trivia(), multiline=True)
-
-
-def encode(
-    frame: pd.DataFrame,
-    schema: Schema,
-    *,
-    with_target: bool = True,
-    strict: bool = False,
-) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
-    """Encode a table for training or prediction.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        The table; its columns may stand in any order.
-    schema : Schema
-        The public description. Columns it ignores may be absent, columns it does not
-        know are refused.
-    with_target : bool, default=True
-        Whether the target is wanted. Without, the table may have it or not.
-    strict : bool, default=False
-        Whether a cell that is missing, infinite, no number or not declared is an error
-        that names its row, instead of making the row blank.  For the owner of the data,
-        outside of any guarantee.
-
-    Returns
-    -------
-    X : ndarray of shape (n_rows, n_features)
-        Features in [0, 1], in the order of ``schema.feature_names``, C-contiguous;
-        zeros in blank rows.
-    y : ndarray of shape (n_rows,) or None
-        Positions in ``schema.classes``; :data:`UNKNOWN_LABEL` in blank rows.
-
-    Raises
-    ------
-    TableError
-        For missing, unexpected or repeated columns, columns of a type that has no
-        numbers, and no rows; for single cells only where ``strict``.
-    """
-    _check_columns(frame, schema, with_target)
-    X = np.zeros((len(frame), len(schema.feature_names)))
-    blanks = None if strict else np.zeros(len(frame), dtype=bool)
-    start = 0
-    for column in schema.columns:
-        if not isinstance(column, Label | Ignore):
-            stop = start + len(column.feature_names)
-            column.encode(frame[column.name], X[:, start:stop], blanks)
-            start = stop
-    y = None
-    if with_target:
-        y = schema.label.positions(frame[schema.target], blanks)
-    if blanks is not None:
-        X[blanks] = 0.0
-        if y is not None:
-            y[blanks] = UNKNOWN_LABEL
-    return X, y
-
-
-def _check_columns(frame: pd.DataFrame, schema: Schema, with_target: bool) -> None:
-    names = list(frame.columns)
-    if len(set(names)) < len(names) or not all(isinstance(n, str) for n in names):
-        raise TableError(
-            f"Expected column names to be text and to differ, got {listed(names)}; "
-            "rename the columns of the table."
-        )
-    optional = {c.name for c in schema.columns if isinstance(c, Ignore)}
-    optional |= set() if with_target else {schema.target}
-    declared = [column.name for column in schema.columns]
-    missing = [name for name in declared if name not in names and name not in optional]
-    unexpected = [name for name in names if name not in declared]
-    if missing or unexpected:
-        raise TableError(_column_message(missing, unexpected, len(names)))
-    if len(frame) == 0:
-        raise TableError("Expected rows, got an empty table; is this the right file?")
-
-
-def _column_message(missing: list[str], unexpected: list[str], width: int) -> str:
-    parts = []
-    if missing:
-        hints = (shown(name) + suggestion(name, unexpected) for name in missing[:5])
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        parts.append(f"the table lacks {', '.join(hints)}{more}")
-    if unexpected:
-        parts.append(f"it has {listed(unexpected)}, which the schema does not name")
-    advice = 'rename them, or give the unused ones kind = "ignore" in the schema'
-    if missing and len(unexpected) == width:
-        advice = "none fits: does the file begin with a line of column names?"
-    return f"Expected the columns of the schema, but {' and '.join(parts)}; {advice}."
