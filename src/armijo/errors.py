@@ -26,6 +26,10 @@ class PrivacyLeakWarning(UserWarning):
     """Something private is taken from the data, or a budget is spent repeatedly."""
 
 
+class ModelWarning(UserWarning):
+    """Settings or released values give reason to doubt a model or its guarantee."""
+
+
 class RechargeWarning(UserWarning):
     """Steps that a crash cut off cannot be redone as they were, and are paid again."""
 

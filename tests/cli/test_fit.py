@@ -17,8 +17,9 @@ from armijo.errors import (
     PrivacyLeakWarning,
     TableError,
 )
+from armijo.estimators.model_file import load_model
 from armijo.report.verify import ledger_fault, summarize_run
-from armijo.tables import encode, load_model
+from armijo.tables import encode
 from tests.cli.small import (
     CLASSES,
     FILES,

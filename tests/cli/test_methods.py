@@ -8,8 +8,8 @@ import pytest
 from armijo.accounting.accountants import NOT_PRIVATE
 from armijo.accounting.ledger import read_ledger
 from armijo.cli.commands import parsed_option
+from armijo.estimators.model_file import load_model
 from armijo.registry import METHODS
-from armijo.tables import load_model
 from tests.cli.conftest import parsed, words
 
 BUDGET = {"--epsilon": "1", "--delta": "1e-5"}

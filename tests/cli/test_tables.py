@@ -23,6 +23,7 @@ from armijo.accounting.accountants import SEEDED
 from armijo.accounting.ledger import OWN_KEYS, Ledger, read_ledger
 from armijo.accounting.paper import BROKEN_PREMISES
 from armijo.cli._ui import finish_step_on_interrupt
+from armijo.estimators.model_file import load_model
 from armijo.methods import BLSGD
 from tests.cli.conftest import USUAL, parsed, shown, words
 from tests.cli.small import CLASSES, FILES, FOUND_ROWS, Small, small_frame
@@ -343,6 +344,10 @@ def test_a_draft_has_to_be_reviewed_before_it_is_used(armijo, fit, small, tmp_pa
     assert refused.code == 2 and "reviewed = true" in refused.err
     assert not (tmp_path / "run").exists()
     draft.write_text(drafted.out.replace("reviewed = false", "reviewed = true"))
+    refused = fit(schema=draft)  # by public bounds alone, of which it drafts none
+    assert refused.code == 2 and "Declare them" in refused.err
+    bounded = '"numeric"\nlow = 0\nhigh = 200'
+    draft.write_text(draft.read_text().replace('"numeric"', bounded))
     assert parsed(fit("--json", schema=draft, max_batches=0))["batches"] == 0
 
 

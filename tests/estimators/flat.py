@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from inspect import signature
 from typing import Any
 
-from armijo.estimators import PrivateLinearClassifier
+from armijo.estimators.linear import PrivateLinearClassifier
 from armijo.registry import make_method
 
 OF_ESTIMATORS = set(signature(PrivateLinearClassifier).parameters)

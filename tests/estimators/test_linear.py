@@ -13,7 +13,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-import armijo.estimators as base_module
+import armijo.estimators.linear as base_module
 from armijo.accounting.budget import Neighboring
 from armijo.accounting.ledger import read_ledger
 from armijo.accounting.paper import BROKEN_PREMISES

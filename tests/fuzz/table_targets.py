@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
 from armijo.errors import TableError
+from armijo.estimators.model_file import load_model, save_model
 from armijo.tables import (
     Categorical,
     Label,
@@ -22,10 +23,8 @@ from armijo.tables import (
     Schema,
     draft_schema,
     encode,
-    load_model,
     load_schema,
     read_table,
-    save_model,
 )
 from tests.fuzz.mutations import mutated, odd_json
 from tests.fuzz.target import Target

@@ -18,8 +18,9 @@ import torch
 from armijo.accounting.ledger import Ledger, read_ledger
 from armijo.cli.fit import predict_table
 from armijo.errors import ArmijoError
+from armijo.estimators.model_file import load_model
 from armijo.report.verify import summarize_run
-from armijo.tables import load_model, load_schema, read_table
+from armijo.tables import load_schema, read_table
 from armijo.training.checkpoint import to_bytes
 from armijo.training.replay import RunKey
 from tests.accounting.ledger_samples import HEADER

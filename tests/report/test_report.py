@@ -20,6 +20,7 @@ import pytest
 from armijo.accounting.accountants import SEEDED
 from armijo.accounting.paper import BROKEN_PREMISES
 from armijo.errors import PrivacyLeakWarning
+from armijo.estimators.model_file import load_model
 from armijo.methods.base import StepRecord
 from armijo.report.page import (
     ASSUMPTIONS,
@@ -28,7 +29,7 @@ from armijo.report.page import (
     report_document,
 )
 from armijo.report.verify import summarize_run
-from armijo.tables import Categorical, Label, load_model
+from armijo.tables import Categorical, Label
 from tests.cli.small import (
     PUBLIC_ROWS,
     SETTINGS,

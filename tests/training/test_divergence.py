@@ -14,11 +14,12 @@ from armijo.accounting.ledger import read_ledger
 from armijo.baselines.privgene import PrivGeneState
 from armijo.errors import ArmijoError, Diverged
 from armijo.estimators import PrivateLogisticRegression
+from armijo.estimators.model_file import LinearModel
 from armijo.methods.base import Direction, StepRecord
 from armijo.methods.sgd import GradientState
 from armijo.objectives import LinearObjective
 from armijo.registry import make_method
-from armijo.tables import LinearModel, Numeric
+from armijo.tables import Numeric
 from armijo.training import run as run_module
 from armijo.training.checkpoint import Checkpoint, save_checkpoint
 from armijo.training.replay import key_path

@@ -125,6 +125,7 @@ class Accountant(OneOwner, ABC):
             ),
             arithmetic=computed.arithmetic,
             assumptions=computed.assumptions,
+            unit=computed.unit,
         )
         self._limits = np.array(limits, dtype=float)
         self._limits.setflags(write=False)

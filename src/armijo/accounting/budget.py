@@ -3,6 +3,7 @@
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +80,10 @@ EXACT_SAMPLER = "exact, rounded to a public lattice"
 LATTICE_SUMS = "exact sums of integers"
 
 
+Unit = Literal["row", "person"]
+"""What neighboring tables differ in."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Computed:
     """How the numbers of a run are computed, for its guarantee to name.
@@ -91,11 +96,14 @@ class Computed:
         What is taken for granted, and how it was tested.
     uncovered : tuple of str
         Why the proof does not cover the arithmetic; it breaks the guarantee.
+    unit : str
+        What neighbors differ in: a row, or a person with all their rows.
     """
 
     arithmetic: str = LATTICE_SUMS
     assumptions: tuple[str, ...] = ()
     uncovered: tuple[str, ...] = ()
+    unit: Unit = "row"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +126,8 @@ class Guarantee:
     assumptions : tuple of str
         What the proof takes for granted; where a test on this machine did not refute
         it, the test is named.
+    unit : str
+        What neighbors differ in: a row, or a person with all their rows.
     """
 
     budget: Budget
@@ -127,6 +137,7 @@ class Guarantee:
     sampler: str = EXACT_SAMPLER
     arithmetic: str = LATTICE_SUMS
     assumptions: tuple[str, ...] = ()
+    unit: Unit = "row"
 
     @property
     def holds(self) -> bool:
@@ -139,13 +150,17 @@ class Guarantee:
         if self.holds:
             return (
                 f"({epsilon:g}, {delta:g})-differentially private under the "
-                f"{self.relation.value} relation, accountant: {self.accountant}; "
-                f"noise: {self.sampler}; sums: {self.arithmetic}{self._assumed()}."
+                f"{self.relation.value} relation{self._of_unit()}, accountant: "
+                f"{self.accountant}; noise: {self.sampler}; sums: "
+                f"{self.arithmetic}{self._assumed()}."
             )
         return (
             f"NO GUARANTEE: labelled epsilon {epsilon:g} at delta {delta:g} is not a "
             f"valid differential privacy guarantee ({'; '.join(self.broken_premises)})."
         )
+
+    def _of_unit(self) -> str:
+        return "" if self.unit == "row" else f" (unit: a {self.unit}, with all rows)"
 
     def _assumed(self) -> str:
         return f"; assumes: {'; '.join(self.assumptions)}" * bool(self.assumptions)
@@ -161,4 +176,5 @@ class Guarantee:
             "sampler": self.sampler,
             "arithmetic": self.arithmetic,
             "assumptions": list(self.assumptions),
+            **({} if self.unit == "row" else {"unit": self.unit}),
         }

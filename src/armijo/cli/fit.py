@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 from armijo._files import replace_file
 from armijo.accounting.ledger import close_ledger
 from armijo.errors import TableError
-from armijo.estimators import PrivateLinearClassifier
+from armijo.estimators.linear import PrivateLinearClassifier
+from armijo.estimators.model_file import (
+    KINDS,
+    LinearModel,
+    estimator_class,
+    load_model,
+    save_model,
+)
 from armijo.methods.base import StepRecord
 from armijo.registry import make_method
 from armijo.report.page import (
@@ -33,19 +40,9 @@ from armijo.report.page import (
     digest,
     write_report,
 )
-from armijo.tables import (
-    ROW_BORDERS,
-    LinearModel,
-    Schema,
-    encode,
-    load_model,
-    load_schema,
-    read_table,
-    save_model,
-)
+from armijo.tables import ROW_BORDERS, Schema, encode, load_schema, read_table
 from armijo.tables.coder import code_column, code_table
 from armijo.tables.columns import Fault, Label, Person, Target
-from armijo.tables.model_file import KINDS, estimator_class
 from armijo.training.replay import destroy_key, key_path
 
 LEAKS = "leaky-diagnostics.csv"

@@ -16,14 +16,14 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, select_autoescape
 
 from armijo._files import replace_file
-from armijo.estimators import PrivateLinearClassifier
+from armijo.estimators.linear import PrivateLinearClassifier
+from armijo.estimators.model_file import LinearModel
 from armijo.plotting import (
     draw_angles,
     draw_budgets,
     draw_spent,
     draw_steps,
 )
-from armijo.tables import LinearModel
 
 MODEL, LEDGER, CHECKPOINT = "model.json", "ledger.jsonl", "checkpoint.safetensors"
 SCHEMA, REPORT_HTML, REPORT_JSON = "schema.toml", "report.html", "report.json"

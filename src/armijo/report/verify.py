@@ -14,6 +14,7 @@ import numpy as np
 from armijo.accounting.ledger import MAGIC, LedgerView, read_ledger
 from armijo.accounting.verify import Fault, Verification, verify_ledger
 from armijo.errors import ArmijoError, TableError
+from armijo.estimators.model_file import LinearModel, load_model
 from armijo.report.page import (
     CHECKPOINT,
     DIGESTED,
@@ -23,7 +24,7 @@ from armijo.report.page import (
     SCHEMA,
     digest,
 )
-from armijo.tables import LinearModel, load_model, load_schema
+from armijo.tables import load_schema
 from armijo.tables.cells import shown
 from armijo.training.checkpoint import read_released
 from armijo.training.run import RunFiles, released

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sensitive tables, their public schemas, and models in files that are safe to load."""
+"""Sensitive tables and their public schemas."""
 
 from armijo.tables.cells import category_text
 from armijo.tables.columns import (
@@ -15,7 +15,6 @@ from armijo.tables.columns import (
 )
 from armijo.tables.draft import draft_schema
 from armijo.tables.linear import encode
-from armijo.tables.model_file import LinearModel, load_model, save_model
 from armijo.tables.reader import ROW_BORDERS, read_table
 from armijo.tables.schema import Schema, load_schema
 
@@ -27,7 +26,6 @@ __all__ = [
     "Date",
     "Ignore",
     "Label",
-    "LinearModel",
     "Numeric",
     "Person",
     "Schema",
@@ -35,8 +33,6 @@ __all__ = [
     "category_text",
     "draft_schema",
     "encode",
-    "load_model",
     "load_schema",
     "read_table",
-    "save_model",
 ]

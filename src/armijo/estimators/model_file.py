@@ -25,7 +25,7 @@ from armijo.tables.columns import NO_OTHER_KEYS, Finite, explained
 from armijo.tables.schema import Schema, read_small
 
 if TYPE_CHECKING:  # the estimators bring torch, which a schema does without
-    from armijo.estimators import PrivateLinearClassifier
+    from armijo.estimators.linear import PrivateLinearClassifier
 
 MODEL_FORMAT = "armijo-model"
 MODEL_VERSION = 2

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from armijo.errors import TableError
-from armijo.tables import Label, LinearModel, encode, load_model, save_model
+from armijo.estimators.model_file import LinearModel, load_model, save_model
+from armijo.tables import Label, encode
 
 
 @pytest.fixture
@@ -178,7 +179,7 @@ def test_no_file_a_folder_and_a_huge_file_are_refused(tmp_path, model, monkeypat
     with pytest.raises(TableError, match="directory"):
         load_model(tmp_path)
     save_model(tmp_path / "m.json", LinearModel(**model))
-    monkeypatch.setattr("armijo.tables.model_file.MAX_MODEL_BYTES", 10)
+    monkeypatch.setattr("armijo.estimators.model_file.MAX_MODEL_BYTES", 10)
     with pytest.raises(TableError, match="at most 10 bytes"):
         load_model(tmp_path / "m.json")
 

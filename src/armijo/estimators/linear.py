@@ -1,16 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scikit-learn estimators and one call for researchers, around the one driver.
-
-Once the classes are declared, nothing about a label may show: a job that fails because
-of one label tells everybody who sees its exit code.  Only the type of the labels, which
-is public, can be wrong; a row without a declared label is a blank row.
-"""
+"""Linear classifiers in scikit-learn's manner, around the one driver."""
 
 import os
-import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -18,41 +10,32 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils import Tags, check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from armijo import _validate
-from armijo.accounting.accountants import PrivacyStatement
-from armijo.accounting.budget import Budget, Guarantee, Neighboring, as_budget
+from armijo.accounting.budget import Budget
 from armijo.data.query import Matrix, clipped_rows
 from armijo.data.sources import ArrayRows
-from armijo.errors import PrivacyLeakWarning
+from armijo.estimators.base import (
+    PrivateEstimator,
+    for_loss,
+    positions,
+    refuse_other_type,
+    warn_of_leaks,
+)
 from armijo.methods.base import Method, StepRecord
 from armijo.objectives.linear import SOFTMAX, LinearObjective
 from armijo.objectives.losses import Loss
-from armijo.plotting import plot_history
-from armijo.randomness import Seed, as_seed
+from armijo.randomness import as_seed
 from armijo.registry import make_method
-from armijo.training.run import Accounting, Callback, Run, RunFiles
-
-__all__ = [
-    "PrivacyStatement",
-    "PrivateLinearSVC",
-    "PrivateLogisticRegression",
-    "Solution",
-    "solve",
-    "unknown_rows",
-]
-
-_DEFAULTS = {"epsilon": 1.0, "delta": 1e-5}
-UNKNOWN = -1
-"""The position of a label that is not among the classes."""
+from armijo.training.run import Callback, Run, RunFiles
 
 
-class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
+class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
     """Base of the private linear classifiers.
 
     Parameters
@@ -150,20 +133,6 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
         self.callback = callback
         self.leaky_diagnostics = leaky_diagnostics
 
-    def _budget(self) -> Budget:
-        """Return the budget of a fit, given as one object or as two numbers."""
-        numbers = {"epsilon": self.epsilon, "delta": self.delta}
-        if self.budget is None:
-            return as_budget(None, **numbers)
-        budget = as_budget(self.budget)
-        if numbers not in (_DEFAULTS, asdict(budget)):
-            raise ValueError(
-                f"Expected either budget or epsilon and delta, got {budget} with "
-                f"epsilon={self.epsilon!r} and delta={self.delta!r}; leave one of them "
-                "out. Nothing was spent."
-            )
-        return budget
-
     def fit(self, X: Any, y: Any) -> Self:
         """Train with differential privacy.
 
@@ -258,14 +227,14 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
         files: RunFiles,
     ) -> Run:
         """Return the run of a fit, ready for its first batch."""
-        known = None if self.n_rows is None else _validate.row_count(self.n_rows)
+        n_rows, relation = self._public_rows(X.shape[0])
         return Run(
             objective,
             ArrayRows(X, labels),
             method,
             self._budget(),
-            n_rows=X.shape[0] if known is None else known,
-            relation=Neighboring.ZERO_OUT if known is None else Neighboring.ADD_REMOVE,
+            n_rows=n_rows,
+            relation=relation,
             accounting=self.accounting,  # type: ignore[arg-type]
             max_batches=self.max_batches,
             seed=as_seed(self.random_state, name="random_state"),
@@ -304,11 +273,7 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
         self.intercept_ = np.zeros(len(weights))
         if self.fit_intercept:
             self.intercept_ = weights[:, -1].copy()
-        self.privacy_ = run.privacy
-        names = [field.name for field in fields(StepRecord)]
-        records = [record.to_dict() for record in run.records]
-        self.history_ = pd.DataFrame(records, columns=names)
-        self.n_iter_ = len(run.records)
+        self._keep_run(run)
         self.data_norm_ = method.prediction_norm
 
     def _refuse_classes(self) -> None:
@@ -362,11 +327,6 @@ class PrivateLinearClassifier(ClassifierMixin, BaseEstimator):
         if scores.ndim == 1:
             return np.asarray(self.classes_[(scores >= 0).astype(int)])
         return np.asarray(self.classes_[scores.argmax(axis=1)])
-
-    def plot_history(self, axes: Any = None) -> Any:
-        """Draw step size, budget per step and spent epsilon over the batches."""
-        check_is_fitted(self)
-        return plot_history(self.history_, self.privacy_.guarantee, axes)
 
     def __sklearn_tags__(self) -> Tags:
         """Say what scikit-learn may expect."""
@@ -426,103 +386,6 @@ class PrivateLinearSVC(PrivateLinearClassifier):
     _any_loss: ClassVar[bool] = True
 
 
-def positions(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the position of every label among the sorted classes, or ``UNKNOWN``.
-
-    >>> positions(np.array([1.0, np.nan, 7.0]), np.array([0, 1]))
-    array([ 1, -1, -1])
-    """
-    refuse_other_type(y, classes)
-    if y.dtype == object or classes.dtype == object:
-        # Objects of any kind: what cannot be looked up is no class.
-        index = {value: place for place, value in enumerate(classes.tolist())}
-        found = [_looked_up(index, value) for value in y.tolist()]
-        return np.array(found, dtype=np.int64)
-    places = np.searchsorted(classes, y).clip(max=len(classes) - 1)
-    return np.where(classes[places] == y, places, UNKNOWN).astype(np.int64)
-
-
-def _looked_up(index: dict[Any, int], value: Any) -> int:
-    """Return the position of one label; one without a hash has none."""
-    try:
-        return index.get(value, UNKNOWN)
-    except TypeError:
-        return UNKNOWN
-
-
-def refuse_other_type(y: NDArray[Any], classes: NDArray[Any]) -> None:
-    """Refuse numbers where classes are text, and the other way around."""
-    text = [array.dtype.kind in "US" for array in (y, classes)]
-    loose = object in (y.dtype, classes.dtype)
-    if text[0] != text[1] and not loose:
-        raise ValueError(
-            f"Expected labels of the type of the classes ({classes.dtype}), got "
-            f"{y.dtype}; convert one of them. Nothing was spent."
-        )
-
-
-def for_loss(places: NDArray[np.int64], n_classes: int) -> NDArray[Any]:
-    """Return labels -1 and +1, or positions; an unknown one is left out by the loss.
-
-    That is NaN for the losses of a margin and ``UNKNOWN`` for softmax.
-    """
-    if n_classes > 2:
-        return places
-    return np.where(places == UNKNOWN, np.nan, 2.0 * places - 1.0)
-
-
-def unknown_rows(y: Any, classes: Any) -> NDArray[np.int64]:
-    """Return the numbers of the rows whose label is not among the classes.
-
-    For the eyes of the owner of the rows, outside of any guarantee: a fit treats such
-    rows as blank and says nothing.
-
-    >>> unknown_rows(["yes", "no", "Yes"], classes=["no", "yes"])
-    array([2])
-    """
-    found = positions(np.asarray(y), np.unique(np.asarray(classes)))
-    return np.flatnonzero(found == UNKNOWN)
-
-
-def warn_of_leaks(*, classes_read: bool, accounting: str, leaky: bool) -> None:
-    """Warn about leaks that the settings, or the caller, bring with them."""
-    if classes_read:
-        _warn(
-            "The classes were read from the labels, which is not private; pass "
-            "classes= from public knowledge."
-        )
-    if accounting == "paper":
-        _warn(
-            "accounting='paper' reproduces the printed analysis and gives no valid "
-            "guarantee; see privacy_.guarantee.broken_premises."
-        )
-    if leaky:
-        _warn(
-            "leaky_diagnostics=True records exact values of the rows: there is no "
-            "guarantee. Use it on public or generated rows only."
-        )
-    if inside_model_selection():
-        _warn(
-            "A search or cross-validation spends the whole budget once per fit on "
-            "overlapping rows, and choosing by its scores is not private; epsilon of "
-            "one fit does not cover it."
-        )
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, PrivacyLeakWarning, stacklevel=5)
-
-
-def inside_model_selection() -> bool:
-    """Say whether this fit was called by scikit-learn's model selection."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "sklearn.model_selection._validation":
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
-
-
 class LeakyDiagnostics:
     """Records exact values of all rows after each batch: NOT private.
 
@@ -574,150 +437,3 @@ class LeakyDiagnostics:
         names = ("objective", "accuracy", "largest_loss")
         columns = ["batch", *(f"leaky_{name}" for name in names)]
         return pd.DataFrame(self._values, columns=columns)
-
-
-@dataclass(frozen=True)
-class Solution:
-    """What a run leaves.
-
-    Attributes
-    ----------
-    w : array
-        Weights, the intercept last (one such row for each class with softmax).
-    privacy : PrivacyStatement
-        The guarantee, its relation and the charges behind it.
-    gradient_evaluations, objective_evaluations : int or None
-        Passes over the rows of a batch; None where the number depends on the rows.
-    records : tuple of StepRecord
-        The released values of each batch.
-    data_norm : float or None
-        The norm to which rows are to be scaled down before a score.
-    """
-
-    w: NDArray[np.float64]
-    privacy: PrivacyStatement
-    gradient_evaluations: int | None
-    objective_evaluations: int
-    records: tuple[StepRecord, ...]
-    data_norm: float | None
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """The guarantee and the neighboring relation of its proof."""
-        return self.privacy.guarantee
-
-    @property
-    def epsilon_spent(self) -> float:
-        """How much of the budget was used."""
-        return self.privacy.epsilon_spent
-
-    def __repr__(self) -> str:
-        """Name sizes and the guarantee; the weights are in ``w``."""
-        return (
-            f"Solution(w of {self.w.size} numbers, {len(self.records)} batches, "
-            f"{self.privacy!r})"
-        )
-
-
-def solve(
-    X: Matrix,
-    y: NDArray[Any],
-    *,
-    method: str | Method[Any],
-    budget: Budget | None = None,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    loss: str | Loss = "logistic",
-    n_rows: int | None = None,
-    n_classes: int = 2,
-    l2: float = 1e-3,
-    fit_intercept: bool = True,
-    max_batches: int | None = None,
-    accounting: Accounting = "sound",
-    seed: Seed = None,
-    ledger: str | os.PathLike[str] | None = None,
-) -> Solution:
-    """Run any method.
-
-    Parameters
-    ----------
-    X, y : arrays
-        Rows, and labels -1 and +1 (class indices for softmax).  A row with another
-        label is blank: it adds nothing to any sum, and nothing tells of it.
-    method : str or Method
-        One of :data:`armijo.registry.METHODS`, or an object with its options, such as
-        ``DPSGD(steps=50)``.
-    budget : Budget or None
-        The (epsilon, delta) of the guarantee.
-    epsilon, delta : float or None
-        The same as two numbers, instead of ``budget``.
-    loss : {"logistic", "hinge", "huber", "softmax"} or Loss
-        A method that needs a smooth loss gets "huber" for "hinge".  An object of
-        :class:`armijo.objectives.losses.Loss` is any other loss of a margin.
-    n_rows : int or None
-        The public number of rows; None takes the number found and promises under the
-        zero-out relation.
-    n_classes, l2, fit_intercept
-        The problem.
-    max_batches, accounting, ledger
-        As in the estimators.
-    seed : None, int, numpy.random.Generator or numpy.random.RandomState
-        None draws batches and noise from the operating system.  A seeded run repeats
-        and carries no guarantee.  ``random_state`` of the estimators means the same.
-
-    Returns
-    -------
-    Solution
-        Weights, guarantee and released values.
-
-    Examples
-    --------
-    >>> X, y = np.array([[0.0], [1.0]] * 500), np.array([-1.0, 1.0] * 500)
-    >>> found = solve(X, y, method="sgd", budget=Budget(epsilon=1.0, delta=1e-6))
-    >>> found.guarantee.relation.value, found.gradient_evaluations
-    ('zero-out', 50)
-    """
-    budget = as_budget(budget, epsilon=epsilon, delta=delta)
-    known = None if n_rows is None else _validate.row_count(n_rows)
-    chosen = make_method(method)
-    y = np.asarray(y)
-    if getattr(X, "ndim", 0) != 2 or y.ndim != 1:
-        raise ValueError(
-            "Expected X to be an array or a CSR matrix of rows by columns and y to "
-            f"have a label for each row, got {type(X).__name__} and labels of "
-            f"{y.ndim} dimensions. Nothing was spent."
-        )
-    if loss == SOFTMAX:
-        y = positions(y, np.arange(n_classes))
-    else:
-        y = for_loss(positions(y, np.array([-1, 1])), 2)
-    objective = LinearObjective(
-        loss=loss,
-        n_features=X.shape[1],
-        n_classes=n_classes,
-        fit_intercept=fit_intercept,
-        l2=l2,
-    )
-    run = Run(
-        objective.smoothed() if chosen.smooth else objective,
-        ArrayRows(X, y),
-        chosen,
-        budget,
-        n_rows=X.shape[0] if known is None else known,
-        relation=Neighboring.ZERO_OUT if known is None else Neighboring.ADD_REMOVE,
-        accounting=accounting,
-        max_batches=max_batches,
-        seed=as_seed(seed),
-        files=RunFiles(ledger=ledger),
-    ).complete()
-    gradients = [record.gradients for record in run.records]
-    return Solution(
-        w=run.w.numpy().copy(),
-        privacy=run.privacy,
-        gradient_evaluations=(
-            None if None in gradients else sum(count or 0 for count in gradients)
-        ),
-        objective_evaluations=sum(record.tries for record in run.records),
-        records=tuple(run.records),
-        data_norm=chosen.prediction_norm,
-    )

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all estimators share: budget, labels, leaks, and what a run leaves.
+
+Once the classes are declared, nothing about a label may show: a job that fails because
+of one label tells everybody who sees its exit code.  Only the type of the labels, which
+is public, can be wrong; a row without a declared label is a blank row.
+"""
+
+import sys
+import warnings
+from dataclasses import asdict, fields
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from armijo import _validate
+from armijo.accounting.budget import Budget, Neighboring, as_budget
+from armijo.errors import PrivacyLeakWarning
+from armijo.methods.base import StepRecord
+from armijo.plotting import plot_history
+from armijo.training.run import Run
+
+_DEFAULTS = {"epsilon": 1.0, "delta": 1e-5}
+UNKNOWN = -1
+"""The position of a label that is not among the classes."""
+
+
+class PrivateEstimator(BaseEstimator):
+    """Base of all private estimators."""
+
+    epsilon: float
+    delta: float
+    budget: Budget | None
+    n_rows: int | None
+
+    def _budget(self) -> Budget:
+        """Return the budget of a fit, given as one object or as two numbers."""
+        numbers = {"epsilon": self.epsilon, "delta": self.delta}
+        if self.budget is None:
+            return as_budget(None, **numbers)
+        budget = as_budget(self.budget)
+        if numbers not in (_DEFAULTS, asdict(budget)):
+            raise ValueError(
+                f"Expected either budget or epsilon and delta, got {budget} with "
+                f"epsilon={self.epsilon!r} and delta={self.delta!r}; leave one of them "
+                "out. Nothing was spent."
+            )
+        return budget
+
+    def _public_rows(
+        self, found: int, declared: int | None = None
+    ) -> tuple[int, Neighboring]:
+        """Return the public number of rows and the relation under which it is."""
+        known = declared if self.n_rows is None else self.n_rows
+        if known is None:
+            return found, Neighboring.ZERO_OUT
+        return _validate.row_count(known), Neighboring.ADD_REMOVE
+
+    def _keep_run(self, run: Run) -> None:
+        """Store what every run leaves."""
+        self.privacy_ = run.privacy
+        names = [field.name for field in fields(StepRecord)]
+        records = [record.to_dict() for record in run.records]
+        self.history_ = pd.DataFrame(records, columns=names)
+        self.n_iter_ = len(run.records)
+
+    def plot_history(self, axes: Any = None) -> Any:
+        """Draw step size, budget per step and spent epsilon over the batches."""
+        check_is_fitted(self)
+        return plot_history(self.history_, self.privacy_.guarantee, axes)
+
+
+def positions(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the position of every label among the sorted classes, or ``UNKNOWN``.
+
+    >>> positions(np.array([1.0, np.nan, 7.0]), np.array([0, 1]))
+    array([ 1, -1, -1])
+    """
+    refuse_other_type(y, classes)
+    if y.dtype == object or classes.dtype == object:
+        # Objects of any kind: what cannot be looked up is no class.
+        index = {value: place for place, value in enumerate(classes.tolist())}
+        found = [_looked_up(index, value) for value in y.tolist()]
+        return np.array(found, dtype=np.int64)
+    places = np.searchsorted(classes, y).clip(max=len(classes) - 1)
+    return np.where(classes[places] == y, places, UNKNOWN).astype(np.int64)
+
+
+def _looked_up(index: dict[Any, int], value: Any) -> int:
+    """Return the position of one label; one without a hash has none."""
+    try:
+        return index.get(value, UNKNOWN)
+    except TypeError:
+        return UNKNOWN
+
+
+def refuse_other_type(y: NDArray[Any], classes: NDArray[Any]) -> None:
+    """Refuse numbers where classes are text, and the other way around."""
+    text = [array.dtype.kind in "US" for array in (y, classes)]
+    loose = object in (y.dtype, classes.dtype)
+    if text[0] != text[1] and not loose:
+        raise ValueError(
+            f"Expected labels of the type of the classes ({classes.dtype}), got "
+            f"{y.dtype}; convert one of them. Nothing was spent."
+        )
+
+
+def for_loss(places: NDArray[np.int64], n_classes: int) -> NDArray[Any]:
+    """Return labels -1 and +1, or positions; an unknown one is left out by the loss.
+
+    That is NaN for the losses of a margin and ``UNKNOWN`` for softmax.
+    """
+    if n_classes > 2:
+        return places
+    return np.where(places == UNKNOWN, np.nan, 2.0 * places - 1.0)
+
+
+def unknown_rows(y: Any, classes: Any) -> NDArray[np.int64]:
+    """Return the numbers of the rows whose label is not among the classes.
+
+    For the eyes of the owner of the rows, outside of any guarantee: a fit treats such
+    rows as blank and says nothing.
+
+    >>> unknown_rows(["yes", "no", "Yes"], classes=["no", "yes"])
+    array([2])
+    """
+    found = positions(np.asarray(y), np.unique(np.asarray(classes)))
+    return np.flatnonzero(found == UNKNOWN)
+
+
+def warn_of_leaks(*, classes_read: bool, accounting: str, leaky: bool) -> None:
+    """Warn about leaks that the settings, or the caller, bring with them."""
+    if classes_read:
+        _warn(
+            "The classes were read from the labels, which is not private; pass "
+            "classes= from public knowledge."
+        )
+    if accounting == "paper":
+        _warn(
+            "accounting='paper' reproduces the printed analysis and gives no valid "
+            "guarantee; see privacy_.guarantee.broken_premises."
+        )
+    if leaky:
+        _warn(
+            "leaky_diagnostics=True records exact values of the rows: there is no "
+            "guarantee. Use it on public or generated rows only."
+        )
+    if inside_model_selection():
+        _warn(
+            "A search or cross-validation spends the whole budget once per fit on "
+            "overlapping rows, and choosing by its scores is not private; epsilon of "
+            "one fit does not cover it."
+        )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, PrivacyLeakWarning, stacklevel=5)
+
+
+def inside_model_selection() -> bool:
+    """Say whether this fit was called by scikit-learn's model selection."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "sklearn.model_selection._validation":
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
