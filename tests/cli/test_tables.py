@@ -23,7 +23,6 @@ from armijo.accounting.accountants import SEEDED
 from armijo.accounting.ledger import OWN_KEYS, Ledger, read_ledger
 from armijo.accounting.paper import BROKEN_PREMISES
 from armijo.cli._ui import finish_step_on_interrupt
-from armijo.estimators.model_file import load_model
 from armijo.methods import BLSGD
 from tests.cli.conftest import USUAL, parsed, shown, words
 from tests.cli.small import CLASSES, FILES, FOUND_ROWS, Small, small_frame
