@@ -12,12 +12,12 @@ probabilities timid.
 ==========================  =====================  =================================
 release                     share of 1/sigma^2     L2 sensitivity
 ==========================  =====================  =================================
-scales, if bounds lack      0.01                   root of the columns without bounds
+scales, if bounds lack      0.01 to 0.05           root of the columns without bounds
 counts of cells             0.05                   root of the columns and the target
 second moments              0.03; 0.015 and 0.03   1
 gradients                   the rest               clip, each
 loss drops                  0.05                   root 3, each, after clipping
-recalibration               0.03                   1, then root 2, twice
+recalibration               0.03 to 0.06           1, then root 2, twice
 ==========================  =====================  =================================
 
 All are sums over rows of vectors with a public bound on their norm, on all rows, and
@@ -99,7 +99,9 @@ if TYPE_CHECKING:
 
 SCALE_SHARES = (0.01, 0.05)  # the least, and the most where rows are few
 SCALE_ROOM = 32.0  # rows over the noise of one count of scales that are aimed at
-COUNT_SHARE, CALIBRATION_SHARE = 0.05, 0.03
+COUNT_SHARE = 0.05
+CALIBRATION_SHARES = (0.03, 0.06)  # the least, and the most where rows are few
+CALIBRATION_ROWS = 1000.0  # rows over noise from which the least is enough
 MOMENT_SHARES = {1: (0.03,), 2: (0.015, 0.03)}
 SEARCH_SHARE = 0.05
 FIRST_PHASE = 0.35  # of what is left, for the model that chooses products
@@ -431,7 +433,9 @@ class Additive(Method[AdditiveState]):
         unknown = len(unbounded(self._columns))
         wanted = unknown * (SCALE_ROOM * self._noise / self._n_rows) ** 2
         scales = float(np.clip(wanted, *SCALE_SHARES)) if unknown else 0.0
-        calibration = 0.0 if self.objective.regression else CALIBRATION_SHARE
+        few = math.sqrt(CALIBRATION_ROWS * self._noise / self._n_rows)
+        calibration = float(np.clip(CALIBRATION_SHARES[0] * few, *CALIBRATION_SHARES))
+        calibration *= not self.objective.regression
         rest = 1.0 - scales - COUNT_SHARE - calibration
         return {
             "scales": scales,
@@ -779,18 +783,23 @@ class Additive(Method[AdditiveState]):
     def rms_score(self, state: AdditiveState) -> float:
         """Return the root mean square of scores without intercept, as released.
 
-        What noise in the moments adds is not known; its size is added to be safe.
+        From the released moments, as far as they stand out from their noise; else as
+        if columns were independent.
         """
         phase = len(self.phases) - 1
-        radius = self.features(state, phase).radius
-        weights = self.weights_of(state, phase)[:, :-1] * radius
-        values, vectors = self._spectrum(state)
-        rotated = weights if vectors is None else weights @ vectors
-        square = max(float((values * rotated**2).sum()), 0.0)
+        features = self.features(state, phase)
+        plain = self.weights_of(state, phase)[:, :-1]
+        square = sum(features.score_variance(row) for row in plain)
         descent = self._descent(phase)
         if descent.moments:
+            weights = plain * features.radius
+            values, vectors = self._spectrum(state)
+            rotated = weights if vectors is None else weights @ vectors
             noise = descent.released(descent.moments).noise_scale / self._n_rows
-            square += noise * float((weights**2).sum())
+            noise *= float((weights**2).sum())
+            trust = square**2 / (square**2 + noise**2 + 1e-300)
+            found = square + trust * (float((values * rotated**2).sum()) - square)
+            square = max(found, square / 4)
         return math.sqrt(square / self.objective.outputs + 1e-12)
 
     def _recalibrated(

@@ -21,7 +21,8 @@ from armijo.objectives.elementwise import sigmoid
 from armijo.objectives.losses import softmax_slopes
 
 ROOMS = 3.0  # root mean squares at which scores are cut
-FIRST_PART = 0.4  # of the share, for the first offsets
+BEYOND = 0.5  # slope beyond the cut in predictions, which keep the order of scores
+FIRST_PART = 0.2  # of the share, for the first offsets
 LAST_ROUNDS = 2
 PRIOR = 0.5  # standard deviation of scale and offset before anything is known
 LEAST_RMS, LEAST_CURVATURE = 0.05, 0.002
@@ -89,14 +90,17 @@ class Recalibration:
     def logits(self, known: FloatArray, scores: FloatArray) -> FloatArray:
         """Return corrected scores, (rows, outputs)."""
         scale, first, now = self.parameters(known)
-        return np.asarray(now[0] * self._cut(scores, first, scale) + now[1:])
+        cut = self._cut(scores, first, scale)
+        beyond = (scores - first) / scale - cut
+        return np.asarray(now[0] * (cut + BEYOND * beyond) + now[1:])
 
     def gradients(
         self, known: FloatArray, scores: FloatArray, y: NDArray[np.float64], update: int
     ) -> FloatArray:
         """Return each row's gradient in the offsets, or in scale and offsets."""
-        scale, first, _ = self.parameters(known)
-        logits = self.logits(known, scores)
+        scale, first, now = self.parameters(known)
+        cut = self._cut(scores, first, scale)
+        logits = now[0] * cut + now[1:]
         if self.outputs == 1:
             wrong = sigmoid(logits) - (y[:, None] > 0)
             wrong[np.isnan(y)] = np.nan
@@ -105,7 +109,7 @@ class Recalibration:
         if update == 0:
             return np.asarray(wrong)
         slope = np.zeros(len(y))
-        for x, gap in zip(self._cut(scores, first, scale).T, wrong.T, strict=True):
+        for x, gap in zip(cut.T, wrong.T, strict=True):
             slope += gap * x
         return np.column_stack([slope, wrong])
 

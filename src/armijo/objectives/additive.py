@@ -312,9 +312,19 @@ class Features:
         total = max(total, 1e-12)
         return total * (1 + PAIR_VARIANCE) if self.products else total
 
+    def score_variance(self, weights: FloatArray) -> float:
+        """Return the variance of a score if columns were independent."""
+        found = sum(
+            float(weights[place] @ column.covariance @ weights[place])
+            for column, place in zip(self.columns, self.slices, strict=True)
+        )
+        if self.products:
+            found += float(((weights[self.n_additive :] * self._weights) ** 2).sum())
+        return max(found, 0.0)
+
     @property
     def radius(self) -> float:
-        """The root of it."""
+        """The root of the mean squared norm."""
         return math.sqrt(self.variance)
 
     @cached_property
