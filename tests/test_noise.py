@@ -666,6 +666,22 @@ def test_blocks_have_the_law_of_few_numbers(monkeypatch, scale):
             assert stats.chisquare(observed, 20_000 * chances).pvalue > ACCEPT
 
 
+@pytest.mark.parametrize("part", [1, 7, 64])
+def test_comparisons_in_parts_are_those_of_all_at_once(monkeypatch, part):
+    strips = strips_for(6)
+    words = SeededBits(5).uint64(200).copy()
+    words[::3] |= np.uint64((2**13 - 1) << 50)  # the last slot of a side: in the tail
+    slots = (words >> np.uint64(50)) & np.uint64(2**13 - 1)
+    assert 0 < np.count_nonzero(slots >= strips.tail) < words.size
+    for guard in (GUARD, 1.0):
+        monkeypatch.setattr(gaussian, "_COMPARED", words.size)
+        noise, kept = gaussian._compared(words, strips, SeededBits(6), guard)
+        monkeypatch.setattr(gaussian, "_COMPARED", part)
+        again = gaussian._compared(words, strips, SeededBits(6), guard)
+        assert np.array_equal(again[0], noise) and np.array_equal(again[1], kept)
+        assert 0 < np.count_nonzero(kept) < words.size
+
+
 @pytest.mark.parametrize("size", [0, 3, PIECE + 1])
 def test_blocks_without_noise_are_zero(size):
     taken = []

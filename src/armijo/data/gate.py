@@ -154,8 +154,7 @@ class PrivateBatch:
         # Noise for the mechanism's sensitivity, in steps of this query's own lattice.
         scale = fixed_point.lattice_scale(mechanism.noise_scale / query.bound)
         unit = query.bound / fixed_point.STEPS
-        # A copy, since the steps of a sum may be its owner's.
-        return self._noisy_steps(exact.copy(), scale, unit, torch.float64)
+        return self._noisy_steps(exact, scale, unit, torch.float64)
 
     def _with_norms(self, contributions: Contributions) -> Contributions:
         """Return outer products with the norms of their rows, if these are known."""
@@ -194,7 +193,7 @@ class PrivateBatch:
     def _noisy_steps(
         self, steps: NDArray[Any], scale: int, unit: float, dtype: torch.dtype
     ) -> torch.Tensor:
-        """Return whole steps with noise, times their unit; the steps are overwritten.
+        """Return whole steps with noise, times their unit.
 
         Integers wrap around, floats hold both terms and round their sum once: a
         function of the noisy sum in either case.
@@ -203,12 +202,13 @@ class PrivateBatch:
         written = values.numpy()
 
         def put(places: Any, noise: NDArray[np.int64]) -> None:
-            noisy = steps[places]
-            noisy += noise
-            if isinstance(places, slice):
-                np.multiply(noisy, unit, out=written[places], casting="same_kind")
-            else:  # a copy of places to which nothing was added before
-                written[places] = noisy * unit
+            # One kind of number in each operation: NumPy does these several times as
+            # fast as mixed ones.
+            noisy = noise.astype(steps.dtype, copy=False)
+            noisy += steps[places]
+            scaled = noisy.astype(np.float64, copy=False)
+            scaled *= unit
+            written[places] = scaled
 
         def noisy() -> torch.Tensor:
             size, bits = len(steps), self._randomness.stream("gradient")

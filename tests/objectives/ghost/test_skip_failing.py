@@ -97,6 +97,15 @@ def test_inputs_that_raise():
     assert torch.equal(found, expected) and found.any()
 
 
+def test_blanks_are_written_to_a_copy_even_if_there_are_none():
+    """Where a part begins in memory must not matter, so that its numbers are moved."""
+    part = torch.arange(12.0).view(4, 3)[1:]
+    for blank in (torch.zeros(3, dtype=torch.bool), torch.tensor([True, False, True])):
+        found, _ = blanked(Batch(part, part), blank)
+        assert torch.equal(found, part.masked_fill(blank[:, None], 0))
+        assert found.data_ptr() != part.data_ptr() and found.data_ptr() % 64 == 0
+
+
 @every_module
 def test_a_batch_of_nothing_else_is_empty(name):
     one, rows = objective(name), Rows(X[BAD], SPOILED[BAD])

@@ -42,7 +42,7 @@ LARGE_PRODUCT = 1 << 17
 
 _TINY = 1e-290
 _LONGEST_FLOAT = 4096  # numbers whose squares float32 adds up well
-_FAR = 1e15  # lengths whose squares are near the ends of float32
+_FAR = 1e15  # lengths whose squares are near the end of float32
 _FORM_SUMS_UP_TO = 1 << 20  # numbers in a parameter
 # Terms of an example's embedding gradient may be this many clips long together:
 # multiples of the lattice then add up exactly, whatever cancels.
@@ -111,7 +111,9 @@ def lengths(vectors: Tensor) -> Tensor:
     if vectors.shape[1] > _LONGEST_FLOAT or vectors.dtype != torch.float32:
         return squared(vectors).sqrt_()
     norms = torch.linalg.vector_norm(vectors, dim=1).double()
-    near = (norms == 0) | ((norms > 1 / _FAR) & (norms < _FAR))
+    # Squares that vanish make a short row shorter, which an estimate may be; those that
+    # overflow would leave a row out.
+    near = norms < _FAR
     if near.all():
         return norms
     # All rows again: what one of them gets must not depend on how many others are far.
@@ -229,14 +231,14 @@ class OuterProduct:
         turn = (scale * right_norm / left_norm).sqrt_()
         if large:
             turn = torch.minimum(turn, LEFT_LIMIT / left.abs().amax(1))
-        V = _whole(left, turn.to(kind), left.new_empty(left.shape, dtype=kind))
+        V = _whole(left, turn.to(kind), torch.empty_like(left, dtype=kind))
         if large:
             V.clamp_(-LEFT_LIMIT, LEFT_LIMIT)
         squares = exact_squares(V, LEFT_LIMIT if large else math.inf)
         # What rounding did to the length of V is made up for by that of U.
         turn = scale * left_norm / squares.sqrt()
-        shape = (len(right), right.shape[1] + (bias is not None))
-        U = _whole(right, turn.to(kind), right.new_empty(shape, dtype=kind))
+        width = right.shape[1] + (bias is not None)
+        U = _whole(right, turn.to(kind), right.new_empty(len(right), width, dtype=kind))
         if large:
             U.clamp_(-RIGHT_LIMIT, RIGHT_LIMIT)
         grain = 2.0 ** (share.bits - bits)

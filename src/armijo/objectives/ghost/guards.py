@@ -54,9 +54,13 @@ def each_tensor(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
 
 def blanked(batch: Batch, blank: Tensor) -> Batch:
     """Return a batch with zeros in the places of blank examples."""
+    some = bool(blank.any())
 
     def zeros(tensor: Tensor) -> Tensor:
-        return tensor.masked_fill(blank.view(-1, *[1] * (tensor.dim() - 1)), 0)
+        copy = tensor.clone(memory_format=torch.contiguous_format)
+        if some:  # else nothing is filled: this pass would cost three times the copy
+            copy.masked_fill_(blank.view(-1, *[1] * (tensor.dim() - 1)), 0)
+        return copy
 
     return each_tensor(batch, zeros)
 
