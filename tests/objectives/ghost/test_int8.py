@@ -94,9 +94,9 @@ def test_the_first_difference_is_for_good(monkeypatch):
         return right(*slices)
 
     monkeypatch.setattr(torch, "_int_mm", in_pairs)
-    int8.product(*factors(64, 4, 6))
+    int8.product(*factors(64, 4, 20))  # more than one step of columns
     monkeypatch.setattr(torch, "_int_mm", counted)
-    for shape in ((64, 4, 4), (64, 4, 6), (64, 9, 9)):
+    for shape in ((64, 4, 4), (64, 4, 20), (64, 9, 9)):
         V, U = factors(*shape)
         assert torch.equal(int8.product(V, U), exact(V, U))
     assert not calls
@@ -106,9 +106,9 @@ def test_the_first_difference_is_for_good(monkeypatch):
 def test_each_shape_and_number_of_threads_is_tried_once(monkeypatch):
     tries = []
     monkeypatch.setattr(int8, "_is_exact", lambda *shape: not tries.append(shape))
-    for rows in (60, 64, 33, 65):
-        int8.product(*factors(rows, 4, 6))
-    assert tries == [(64, 4, 6), (128, 4, 6)]
+    for rows, columns in ((60, 6), (64, 6), (33, 16), (65, 6), (64, 17)):
+        int8.product(*factors(rows, 4, columns))
+    assert tries == [(64, 4, 16), (128, 4, 16), (64, 4, 32)]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
     int8.product(*factors(64, 4, 6))
-    assert len(tries) == 3
+    assert len(tries) == 4
