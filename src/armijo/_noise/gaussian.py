@@ -383,13 +383,13 @@ def _compared(
     if tail.size:
         tails = _Tails(tail, *in_tail(tail.size, bits))
     if words.size <= _COMPARED:
-        return _decided(words, more, slots, tails, strips, bits, guard)
+        return _compared_part(words, more, slots, tails, strips, bits, guard)
     noise = np.empty(words.size, dtype=np.int64)
     kept = np.empty(words.size, dtype=np.bool_)
     # Some at a time: what one operation leaves for the next one stays in the cache.
     for start in range(0, words.size, _COMPARED):
         part = slice(start, start + _COMPARED)
-        noise[part], kept[part] = _decided(
+        noise[part], kept[part] = _compared_part(
             words[part],
             more[part],
             slots[part],
@@ -417,7 +417,7 @@ class _Tails(NamedTuple):
 _no_tails = _Tails(*np.empty((3, 0), dtype=np.int64))
 
 
-def _decided(
+def _compared_part(
     words: NDArray[np.uint64],
     more: NDArray[np.uint64],
     slots: NDArray[np.int64],
