@@ -224,8 +224,12 @@ class TestDirectionAndChoice:
         assert curvature.rms_score(g) == pytest.approx(math.sqrt(square))
 
     def test_noise_below_zero_is_no_curvature(self):
-        values, _ = spectrum(np.diag([-1.0, 2.0]).ravel(), 1.0)
-        assert values.tolist() == [0.0, 2.0]
+        values, vectors = spectrum(np.diag([-1.0, 2.0]).ravel(), 1.0)
+        curvature = Curvature(values=values, vectors=vectors, constant=0.5)
+        g = torch.tensor([[3.0, 3.0, 0.0]], dtype=torch.float64)
+        found = curvature.direction(g, 0.5, 1.0).numpy()
+        assert found[0, :2] == pytest.approx([6.0, 1.2])  # 3/(0 + .5) and 3/(2 + .5)
+        assert curvature.rms_score(g) == pytest.approx(math.sqrt(2 * 9.0))
 
     @pytest.mark.parametrize(
         ("drops", "noise", "expected"),

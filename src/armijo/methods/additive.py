@@ -708,9 +708,7 @@ class Additive(Method[AdditiveState]):
     def _curvature(self, state: AdditiveState, constant: float) -> Curvature:
         """Return the released second moments, or equal ones of trace one."""
         values, vectors = self._spectrum(state)
-        return Curvature(
-            values=np.maximum(values, 0.0), vectors=vectors, constant=constant
-        )
+        return Curvature(values=values, vectors=vectors, constant=constant)
 
     def _spectrum(self, state: AdditiveState) -> tuple[FloatArray, FloatArray | None]:
         if state.values is None or state.vectors is None:

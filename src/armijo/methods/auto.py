@@ -401,7 +401,7 @@ class Auto(Method[AutoState]):
         values, vectors = spectrum(batch.noisy_sum(query, used[0]), batch_size)
         return replace(
             state,
-            values=torch.from_numpy(np.maximum(values, 0.0)),
+            values=torch.from_numpy(values),
             vectors=torch.from_numpy(vectors.reshape(-1)),
         )
 

@@ -76,7 +76,7 @@ class Curvature:
     Attributes
     ----------
     values : array of shape (features,)
-        Eigenvalues, none negative.
+        Eigenvalues, as released.
     vectors : array of shape (features, features) or None
         Eigenvectors in columns; None is the identity.
     constant : float
@@ -93,7 +93,7 @@ class Curvature:
         The intercept is divided by its own second moment and damping.
         """
         weights, intercepts = self._parts(g)
-        scaled = self._rotate(weights) / (self.values + damping)
+        scaled = self._rotate(weights) / (self._curvatures + damping)
         weights = scaled if self.vectors is None else scaled @ self.vectors.T
         intercepts = intercepts / (self.constant**2 + intercept_damping)
         return torch.from_numpy(np.column_stack([weights, intercepts]))
@@ -101,9 +101,14 @@ class Curvature:
     def rms_score(self, direction: Tensor) -> float:
         """Return the root mean square of ``z.direction`` over the rows, never zero."""
         weights, intercepts = self._parts(direction)
-        square = float((self.values * self._rotate(weights) ** 2).sum())
+        square = float((self._curvatures * self._rotate(weights) ** 2).sum())
         square += self.constant**2 * float((intercepts**2).sum())
         return math.sqrt(max(square, 1e-24))
+
+    @property
+    def _curvatures(self) -> FloatArray:
+        """The eigenvalues without those below zero, which are noise."""
+        return np.maximum(self.values, 0.0)
 
     def _parts(self, blocks: Tensor) -> tuple[FloatArray, FloatArray]:
         """Return weights and intercepts (perhaps none) of each class."""
