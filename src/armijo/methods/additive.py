@@ -40,14 +40,8 @@ from armijo.accounting.budget import Budget, FloatArray
 from armijo.accounting.mechanisms import Gaussian
 from armijo.data.coded import CodedTable, NumericColumn
 from armijo.data.gate import BatchPlan, PrivateBatch, refuse_unsampleable
-from armijo.data.integer_rows import (
-    IntegerRows,
-    count_sum,
-    moment_sum,
-    product_sum,
-    vector_sum,
-)
-from armijo.data.query import BoundedQuery, CertifiedSum, Contributions, Rows
+from armijo.data.integer_rows import IntegerRows, count_sum
+from armijo.data.query import BoundedQuery, Contributions, Rows
 from armijo.methods.base import (
     Method,
     Problem,
@@ -64,7 +58,7 @@ from armijo.methods.descent import (
     FIRST_STEP,
     Curvature,
     Descent,
-    Standardization,
+    IntegerSpace,
     spectrum,
     take_step,
 )
@@ -165,7 +159,7 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FeatureSpace(Standardization):
+class FeatureSpace(IntegerSpace):
     """Coordinates in which rows are features of a table, already centered."""
 
     features: Features
@@ -190,36 +184,6 @@ class FeatureSpace(Standardization):
             return rows.seen_as(X, y)
 
         return rows.cached("view", seen, self.features)
-
-    def weighted(self, rows: Rows, vectors: FloatArray, bound: float) -> CertifiedSum:
-        """Return the sum of vectors, clipped and multiplied by the rows' weights."""
-        return vector_sum(vectors, rows.X.weight, bound)
-
-    def gradient_sum(self, w: Tensor) -> BoundedQuery:
-        """Ask for the gradient sum of the slope-clipped losses, in units of clip."""
-
-        def contributions(rows: Rows) -> Contributions:
-            rows = self.view(rows)
-            scores, y = self.objective.scores_at(rows, w), self.objective.labels(rows)
-            slopes = self.objective.score_gradients(scores, y).numpy()
-            slopes = slopes / (self.clip * self.radius)
-            return product_sum(slopes, rows.X, self.constant * self.radius, 1.0)
-
-        return BoundedQuery(contributions=contributions, bound=1.0)
-
-    def max_slopes(self, rows: Rows) -> FloatArray:
-        """Return the largest slope that each row may have, ``clip / ||z||``."""
-        lengths = rows.X.lengths(self.constant * self.radius)
-        with np.errstate(divide="ignore"):
-            return np.asarray(self.clip * self.radius / lengths)
-
-    def second_moments(self) -> BoundedQuery:
-        """Ask for the sum of ``u u^T`` over rows u, clipped to norm one."""
-
-        def contributions(rows: Rows) -> Contributions:
-            return moment_sum(self.view(rows).X, self.radius)
-
-        return BoundedQuery(contributions=contributions, bound=1.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,8 +31,15 @@ from torch import Tensor
 from armijo.accounting.budget import FloatArray
 from armijo.accounting.mechanisms import Gaussian
 from armijo.data.gate import PrivateBatch
+from armijo.data.integer_rows import moment_sum, product_sum, vector_sum
 from armijo.data.lattice import CenteredRows
-from armijo.data.query import BoundedQuery, Contributions, OuterProduct, Rows
+from armijo.data.query import (
+    BoundedQuery,
+    CertifiedSum,
+    Contributions,
+    OuterProduct,
+    Rows,
+)
 from armijo.objectives.elementwise import moved
 from armijo.objectives.linear import LinearObjective
 
@@ -238,6 +245,44 @@ class Standardization:
         blocks = point.reshape(self.objective.outputs, -1).clone()
         blocks[:, self.objective.n_features :] = 0.0
         return blocks
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class IntegerSpace(Standardization):
+    """Coordinates in which rows are centered features on one public lattice.
+
+    ``view`` makes :class:`armijo.data.integer_rows.IntegerRows` of the rows.
+    """
+
+    def weighted(self, rows: Rows, vectors: FloatArray, bound: float) -> CertifiedSum:
+        """Return the sum of vectors, clipped and multiplied by the rows' weights."""
+        return vector_sum(vectors, rows.X.weight, bound)
+
+    def gradient_sum(self, w: Tensor) -> BoundedQuery:
+        """Ask for the gradient sum of the slope-clipped losses, in units of clip."""
+
+        def contributions(rows: Rows) -> Contributions:
+            rows = self.view(rows)
+            scores, y = self.objective.scores_at(rows, w), self.objective.labels(rows)
+            slopes = self.objective.score_gradients(scores, y).numpy()
+            slopes = slopes / (self.clip * self.radius)
+            return product_sum(slopes, rows.X, self.constant * self.radius, 1.0)
+
+        return BoundedQuery(contributions=contributions, bound=1.0)
+
+    def max_slopes(self, rows: Rows) -> FloatArray:
+        """Return the largest slope that each row may have, ``clip / ||z||``."""
+        lengths = rows.X.lengths(self.constant * self.radius)
+        with np.errstate(divide="ignore"):
+            return np.asarray(self.clip * self.radius / lengths)
+
+    def second_moments(self) -> BoundedQuery:
+        """Ask for the sum of ``u u^T`` over rows u, clipped to norm one."""
+
+        def contributions(rows: Rows) -> Contributions:
+            return moment_sum(self.view(rows).X, self.radius)
+
+        return BoundedQuery(contributions=contributions, bound=1.0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
