@@ -19,6 +19,7 @@ from .estimators import PrivateLinearSVC as PrivateLinearSVC
 from .estimators import PrivateLogisticRegression as PrivateLogisticRegression
 from .estimators import Solution as Solution
 from .estimators import solve as solve
+from .images.estimator import PrivateImageClassifier as PrivateImageClassifier
 from .methods.base import StepRecord as StepRecord
 from .methods.line_search import BLGD as BLGD
 from .methods.line_search import BLSGD as BLSGD

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from armijo import __version__
-from armijo.cli import commands
+from armijo.cli import commands, images
 from armijo.cli._ui import fail
 from armijo.errors import ArmijoError, BudgetExceeded, Diverged
 
@@ -26,6 +26,8 @@ for command in (
     commands.schema,
     commands.check,
     commands.fit,
+    images.fit_images,
+    images.predict_images,
     commands.methods,
     commands.predict,
     commands.show,

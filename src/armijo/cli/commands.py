@@ -22,6 +22,7 @@ from armijo.cli._ui import (
     warn,
     write_text,
 )
+from armijo.cli.images import check_images
 
 if TYPE_CHECKING:
     from armijo.accounting.above_threshold import AboveThreshold
@@ -226,16 +227,22 @@ def schema(
 def check(
     table: Table,
     *,
-    schema: Annotated[Path, typer.Option(help="The schema file.")],
+    schema: Annotated[
+        Path | None, typer.Option(help="The schema file; images have none.")
+    ] = None,
     multiline: Multiline = False,
 ) -> None:
     """Name cells and rows that do not fit the schema: for your eyes, NOT private.
 
     Training takes such cells for missing and rows without a label for blank, which add
-    nothing, and never tells.
+    nothing, and never tells.  Without a schema the path holds images, and every file or
+    row that cannot be read is named.
     """
     from armijo.cli.fit import check_table
 
+    if schema is None:
+        check_images(table)
+        return
     rows, faults = check_table(table, schema=schema, multiline=multiline)
     if faults:
         fail("; ".join(map(str, faults)))

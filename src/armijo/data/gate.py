@@ -40,6 +40,7 @@ from armijo.data import fixed_point
 from armijo.data.certified import EXACT_NOISE, noise_steps, release_bits
 from armijo.data.coded import CodedRows
 from armijo.data.distributed import SINGLE, ProcessGroup, number_total, vector_total
+from armijo.data.feature_rows import FeatureRows
 from armijo.data.lattice import CenteredRows
 from armijo.data.query import (
     BoundedQuery,
@@ -456,7 +457,7 @@ class PrivateDataset:
             bits = randomness.stream("sampling")
             index = poisson_sample(self._length, sampling_prob, bits)
         X, y, blank = self._source.take(index)
-        if isinstance(self._source, CodedRows):
+        if isinstance(self._source, CodedRows | FeatureRows):
             return Rows(X, y, run_cache=self._run_cache if index is None else None)
         if isinstance(self._source, ArrayRows):
             norms = partial(self._source.norms, index, X)

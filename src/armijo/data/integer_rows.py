@@ -188,9 +188,13 @@ class IntegerRows:
         return f"IntegerRows(features={self.shape[1]})"
 
 
-def blocks(n_rows: int, n_columns: int) -> Iterator[slice]:
-    """Yield parts of rows that fit into the processor's cache together."""
-    height = max(1, min(_BLOCK // max(n_columns, 1), EXACT_ROWS))
+def blocks(n_rows: int, n_columns: int, least: int = 1) -> Iterator[slice]:
+    """Yield parts of rows that fit into the processor's cache together.
+
+    ``least`` is the least height, where something as large as the rows is read again
+    for each part.
+    """
+    height = max(least, min(_BLOCK // max(n_columns, 1), EXACT_ROWS))
     return (slice(k, k + height) for k in range(0, n_rows, height))
 
 
@@ -319,7 +323,8 @@ def moment_sum(rows: IntegerRows, radius: float) -> CertifiedSum:
     def summed(scale: float, whole: bool) -> NDArray[Any]:
         kind = np.int64 if whole else np.float64
         total: NDArray[Any] = np.zeros((d, d), dtype=kind)
-        for part, block in rows.blocks():
+        for part in blocks(*rows.shape, least=min(d, EXACT_ROWS)):
+            block = rows.block(part)
             left = block * (factor[part, None] * scale)
             right = left * rows.weight[part, None]
             if whole:

@@ -16,6 +16,7 @@ from torch.utils.data import default_collate
 
 from armijo.accounting.budget import FloatArray
 from armijo.data.coded import CodedRows
+from armijo.data.feature_rows import FeatureRows
 from armijo.data.lattice import RoundedRows, lattice_norms, rounded
 from armijo.data.query import Index as Index
 from armijo.data.query import Matrix, Taken, unlabelled
@@ -207,7 +208,7 @@ class DatasetRows:
 ExampleSource = TensorRows | DatasetRows
 """Rows for a module, whose shapes can be had without their values."""
 
-RowSource = ArrayRows | CodedRows | ExampleSource
+RowSource = ArrayRows | CodedRows | FeatureRows | ExampleSource
 
 
 def _collated(example: Any) -> tuple[Any, Any] | None:

@@ -497,10 +497,12 @@ def take_step(
     step_size: float,
     mechanisms: tuple[Gaussian, ...],
     damping: tuple[float, float],
+    largest: float = LARGEST_STEP,
 ) -> StepTaken:
     """Release a gradient and three drops, and move by the step they choose.
 
-    ``damping`` is that of the weights and that of the intercept.
+    ``damping`` is that of the weights and that of the intercept, ``largest`` the
+    largest step.
     """
     size = batch.expected_size
     w = frame.model(point)
@@ -522,6 +524,6 @@ def take_step(
         place = points.sizes.index(step_size)
         gain = float(drops[place] * points.scales[place]) / size
         noise = float(search.noise_scale * points.scales[place]) / size
-        step_size = min(max(step_size, SMALLEST_STEP), LARGEST_STEP)
+        step_size = min(max(step_size, SMALLEST_STEP), largest)
     new = point - step_size * direction
     return StepTaken(new, step_size, float(direction.norm()), gain, noise)

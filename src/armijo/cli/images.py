@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands for images: fit a folder or a file of them, predict, look for bad ones."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from armijo.cli._ui import emit, emit_rows, refuse_existing, say, warn, write_text
+
+Images = Annotated[
+    Path,
+    typer.Argument(help="A folder with one folder for each class, .npz or IDX."),
+]
+Labels = Annotated[
+    Path | None, typer.Option(help="The IDX file of the labels, if named otherwise.")
+]
+Size = Annotated[
+    str | None,
+    typer.Option(help="HEIGHTxWIDTH of a folder's files; others are blank."),
+]
+Gray = Annotated[
+    bool, typer.Option("--gray", help="Read files of a folder without colors.")
+]
+
+
+def fit_images(
+    images: Images,
+    *,
+    out: Annotated[Path, typer.Option(help="File of the model to write.")],
+    epsilon: Annotated[float, typer.Option(help="The epsilon of the guarantee.")],
+    delta: Annotated[float, typer.Option(help="The delta of the guarantee.")] = 1e-5,
+    labels: Labels = None,
+    classes: Annotated[
+        str | None, typer.Option(help="The classes, separated by commas.")
+    ] = None,
+    size: Size = None,
+    gray: Gray = False,
+    mirror: Annotated[
+        bool | None,
+        typer.Option(help="Whether mirror images have the same class."),
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder for features, as private as images.")
+    ] = None,
+    ledger: Annotated[
+        Path | None, typer.Option(help="File that remembers every charge.")
+    ] = None,
+    insecure_seed: Annotated[
+        int | None, typer.Option(help="Repeatable run WITHOUT a guarantee.")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object.")
+    ] = False,
+) -> None:
+    """Train a differentially private classifier of images."""
+    import numpy as np
+
+    from armijo.images.estimator import PrivateImageClassifier
+    from armijo.images.reading import load_images
+
+    refuse_existing(out)
+    found = load_images(images, labels=labels, size=parsed_size(size), gray=gray)
+    declared: Any = None
+    if classes is not None:
+        declared = np.array(classes.split(",")).astype(found.labels.dtype)
+    with _progress(quiet=json) as advance:
+        model = PrivateImageClassifier(
+            epsilon=epsilon,
+            delta=delta,
+            classes=None if declared is None else declared.tolist(),
+            mirror=mirror,
+            cache=cache,
+            ledger=ledger,
+            random_state=insecure_seed,
+            progress=advance,
+        ).fit(found.images, found.labels, readable=found.readable)
+    model.save(out)
+    privacy = model.privacy_statement_
+    if not privacy["guarantee"]:
+        warn(privacy["statement"])
+    names = ("statement", "guarantee", "epsilon", "delta", "relation", "assumptions")
+    result = {name: privacy[name] for name in names}
+    emit({**result, "model": str(out)}, title="Private model of images", as_json=json)
+
+
+def predict_images(
+    model: Annotated[Path, typer.Argument(help="A model of fit-images.")],
+    images: Images,
+    *,
+    labels: Labels = None,
+    size: Size = None,
+    gray: Gray = False,
+    out: Annotated[Path | None, typer.Option(help="CSV file to write.")] = None,
+) -> None:
+    """Predict the class of every image, one line for each."""
+    from armijo.images.estimator import PrivateImageClassifier
+    from armijo.images.reading import load_images
+
+    refuse_existing(out)
+    loaded = PrivateImageClassifier.load(model)
+    found = load_images(images, labels=labels, size=parsed_size(size), gray=gray)
+    with _progress(quiet=False) as advance:
+        predicted = loaded.set_params(progress=advance).predict(found.images)
+    lines = ["prediction", *(str(label) for label in predicted)]
+    write_text(out, "\n".join(lines) + "\n")
+
+
+def check_images(images: Path) -> None:
+    """Name the images that training would take for blanks: NOT private."""
+    from armijo.images.reading import Pictures, load_images
+
+    found = load_images(images)
+    fine = Pictures(found.images).known() & found.readable
+    bad = [
+        found.names[place] if found.names else f"row {place}"
+        for place in range(len(fine))
+        if not fine[place]
+    ]
+    if bad:
+        emit_rows(
+            f"Blank images of {images}", {"image": False}, ([name] for name in bad)
+        )
+    say(f"{len(fine)} images, {len(bad)} of them blank.")
+
+
+def parsed_size(text: str | None) -> tuple[int, int] | None:
+    """Split HEIGHTxWIDTH.
+
+    >>> parsed_size("28x32")
+    (28, 32)
+    """
+    if text is None:
+        return None
+    height, _, width = text.lower().partition("x")
+    if not (height.isdigit() and width.isdigit()):
+        raise ValueError(f"Expected --size HEIGHTxWIDTH, such as 32x32, got {text!r}.")
+    return int(height), int(width)
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Any]:
+    """Show on standard error how many images have their features."""
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    console = Console(stderr=True, quiet=quiet)
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("features")
+
+        def advance(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield advance

@@ -1,0 +1,440 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Public features of images: filters, whitening and basis from synthetic images.
+
+A bank holds filters that are whitened patches of :mod:`synthetic images
+<armijo.images.synthetic>`.  Every patch of an image is normalized to mean zero and
+variance one and multiplied by the filters; what lies beyond a threshold, on either
+side, is averaged over a grid of cells (Coates, Ng and Lee 2011).  With mirror symmetry
+half of the filters are mirror images of the others, and an image has the same features
+as its mirror image.  Square roots, norm one for each bank, and last a basis: the main
+directions of the same features of synthetic images, scaled to equal variance.
+
+**Each image alone.**  All that is nonlinear is computed image by image, in calls of one
+shape.  The product with the basis takes ``TOGETHER`` images, the last ones filled up
+with zeros, since one by one it would read the basis from memory for each of them: that
+a row of such a product depends on its own row alone, in any place, is an assumption,
+which :meth:`FeatureMap.self_test` looks for a case against.  Then rows are rounded to
+whole numbers, and all that follows is exact.
+
+Everything is a smooth function of the synthetic images (symmetric roots, triangular
+factors with a positive diagonal): another machine rounds differently and yet has nearly
+the same features, so that a model need not carry them.
+"""
+
+import hashlib
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from armijo import _validate
+from armijo.data.integer_rows import FEATURE_BITS
+from armijo.images.synthetic import Pixels, synthetic_images
+
+TOGETHER = 64
+"""Images whose features are multiplied with the basis in one call."""
+
+THRESHOLD = 0.7  # of a response, in standard deviations of a whitened patch
+CONTRAST = 10 / 255**2  # added to the variance of a patch
+FLAT = 0.03  # patches with a smaller standard deviation make no filter
+PATCHES = 200_000  # from which filters are made
+WHITENING = 0.1  # added to the variances of patches
+BASIS = 1e-4  # added to the variances of features
+
+Progress = Callable[[int, int], object]
+"""Receives how many images are done, and of how many."""
+
+
+class Images(Protocol):
+    """Images by place, (rows, channels, side, side), with values in [0, 1]."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Pixels: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bank:
+    """Filters of one size.
+
+    Attributes
+    ----------
+    patch : int
+        Side of a patch.
+    filters : int
+        Their number, mirror images included.
+    grid : int
+        Responses are averaged over grid x grid cells.
+    halved : bool
+        Whether the image is halved before.
+    weight : float
+        Norm of the bank's features among those of all banks.
+    """
+
+    patch: int
+    filters: int
+    grid: int
+    halved: bool = False
+    weight: float = 1.0
+
+
+BANKS = (
+    Bank(patch=6, filters=1024, grid=3),
+    Bank(patch=8, filters=512, grid=2, weight=0.7),
+    Bank(patch=5, filters=512, grid=2, halved=True, weight=0.7),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureSettings:
+    """What features are a function of, beside the image: public numbers.
+
+    Attributes
+    ----------
+    side, channels : int
+        Images have ``channels`` x ``side`` x ``side`` numbers.
+    mirror : bool
+        Whether a mirror image has the same features.
+    banks : tuple of Bank
+        The filters.
+    components : int
+        Most features.
+    synthetic : int
+        Number of synthetic images.
+    seed : int
+        The seed of all that is drawn.
+    """
+
+    side: int
+    channels: int = 1
+    mirror: bool = False
+    banks: tuple[Bank, ...] = BANKS
+    components: int = 2500
+    synthetic: int = 8000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _validate.at_least(16, side=self.side)
+        if self.channels not in (1, 3):
+            raise ValueError(f"Expected one or three channels, got {self.channels!r}.")
+        _validate.at_least(2, components=self.components, synthetic=self.synthetic)
+
+    def digest(self) -> str:
+        """Return what tells these features from others."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Filters:
+    """The filters of a bank for images of one size."""
+
+    bank: Bank
+    weights: Tensor  # (numbers of a patch, filters)
+    pool: Tensor  # (cells, patches)
+    mirror: bool
+    ones: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        patch = self.bank.patch
+        channels = len(self.weights) // patch**2
+        object.__setattr__(self, "ones", torch.ones(1, channels, patch, patch))
+
+    @property
+    def size(self) -> int:
+        """Number of features."""
+        channels = 2 * self.weights.shape[1] // (2 if self.mirror else 1)
+        return len(self.pool) * channels
+
+    def features(self, image: Tensor) -> Tensor:
+        """Return the features of one image (1, channels, side, side), of norm one.
+
+        The mean of a patch is taken out by the filters, which add up to zero; the
+        threshold is taken out after averaging, ``relu(z - a) = max(z, a) - a``.
+        """
+        bank = self.bank
+        if bank.halved:
+            image = functional.avg_pool2d(image, 2)
+        count = len(self.weights)
+        total = functional.conv2d(image, self.ones)
+        square = functional.conv2d(image * image, self.ones)
+        variance = (square - total * total / count).clamp_(min=0) / count
+        patches = functional.unfold(image, bank.patch)[0]
+        patches *= (variance + CONTRAST).rsqrt_().flatten()
+        response = patches.t() @ self.weights
+        above = self.pool @ response.clamp(min=THRESHOLD)
+        below = self.pool @ response.clamp_(max=-THRESHOLD)
+        pooled = torch.stack([above - THRESHOLD, -below - THRESHOLD]).clamp_(min=0)
+        if self.mirror:
+            pooled = self._mirrored(pooled)
+        found = pooled.sqrt_().flatten()
+        return found / found.norm().clamp_(min=1e-9)
+
+    def _mirrored(self, pooled: Tensor) -> Tensor:
+        """Return the mean over the image and its mirror image, each filter once."""
+        grid, half = self.bank.grid, pooled.shape[-1] // 2
+        cells = pooled.view(2, grid, grid, 2, half)
+        return (cells[..., 0, :] + cells[..., 1, :].flip(2)) / 2
+
+
+def pooling(places: int, grid: int) -> Tensor:
+    """Return averages over the cells of a grid, (grid^2, places^2)."""
+    means = np.zeros((grid, places), dtype=np.float32)
+    for cell in range(grid):
+        first, last = cell * places // grid, -(-(cell + 1) * places // grid)
+        means[cell, first:last] = 1 / (last - first)
+    return torch.from_numpy(np.kron(means, means))
+
+
+def make_filters(bank: Bank, images: Pixels, *, mirror: bool, seed: int) -> Filters:
+    """Return whitened patches of synthetic images as filters, scaled to norm one."""
+    draws = np.random.Generator(np.random.PCG64(seed))
+    patch, side = bank.patch, images.shape[2]
+    if side < patch:
+        raise ValueError(
+            f"Expected images of at least {patch} pixels for a bank, got {side}."
+        )
+    where = (draws.random((3, PATCHES)).T * [len(images), *[side - patch + 1] * 2]).T
+    image, row, column = where.astype(np.int64)
+    windows = np.lib.stride_tricks.sliding_window_view(images, (patch, patch), (2, 3))
+    patches = windows[image, :, row, column].reshape(PATCHES, -1)
+    patches = patches[patches.std(axis=1) > FLAT].astype(np.float64)
+    patches -= patches.mean(axis=1, keepdims=True)
+    patches /= np.sqrt(patches.var(axis=1, keepdims=True) + CONTRAST)
+    whitening = inverse_root(patches.T @ patches / len(patches), WHITENING)
+    count = bank.filters // 2 if mirror else bank.filters
+    chosen = draws.random(len(patches)).argsort(kind="stable")[:count]
+    filters = patches[chosen] @ whitening
+    filters /= np.linalg.norm(filters, axis=1, keepdims=True)
+    weights = filters @ whitening
+    weights -= weights.mean(axis=1, keepdims=True)
+    if mirror:  # after the whitening, whose patches were no exact mirror images
+        shape = (count, images.shape[1], patch, patch)
+        flipped = weights.reshape(shape)[..., ::-1].reshape(count, -1)
+        weights = np.concatenate([weights, flipped])
+    return Filters(
+        bank,
+        torch.from_numpy(weights.T.astype(np.float32).copy()),
+        pooling(side - patch + 1, bank.grid),
+        mirror,
+    )
+
+
+def inverse_root(square: NDArray[np.float64], added: float) -> NDArray[np.float64]:
+    """Return ``(A + added I)^-1/2``, symmetric, with eigenvalues below zero as zero."""
+    values, vectors = np.linalg.eigh((square + square.T) / 2)
+    scaled = vectors * (np.maximum(values, 0.0) + added) ** -0.5
+    return np.asarray(scaled @ vectors.T)
+
+
+class FeatureMap:
+    """Features of images of one size, as whole numbers.
+
+    Parameters
+    ----------
+    settings : FeatureSettings
+        Public numbers, from which all else follows.
+    progress : callable or None
+        Told of the synthetic images while filters and basis are made.
+    """
+
+    def __init__(
+        self, settings: FeatureSettings, progress: Progress | None = None
+    ) -> None:
+        self.settings = settings
+        images = synthetic_images(
+            settings.synthetic, settings.side, settings.channels, seed=settings.seed
+        )
+        scaled: Pixels = images.astype(np.float32) / np.float32(255)
+        small: Pixels = functional.avg_pool2d(torch.from_numpy(scaled), 2).numpy()
+        self._filters = [
+            make_filters(
+                bank,
+                small if bank.halved else scaled,
+                mirror=settings.mirror,
+                seed=settings.seed + 1 + number,
+            )
+            for number, bank in enumerate(settings.banks)
+        ]
+        found = np.empty((len(images), self.raw_size), dtype=np.float32)
+        for part, block in self._raw_blocks(scaled, progress):
+            found[part] = block[: len(found[part])]
+        self._basis = torch.from_numpy(basis(found, settings.components))
+
+    @property
+    def raw_size(self) -> int:
+        """Number of features before the basis."""
+        return sum(filters.size for filters in self._filters)
+
+    @property
+    def size(self) -> int:
+        """Number of features."""
+        return int(self._basis.shape[1])
+
+    def _raw(self, image: Pixels) -> Tensor:
+        """Return the features of one image before the basis, of norm one."""
+        pixels = torch.from_numpy(image)[None] - 0.5
+        parts = [
+            filters.bank.weight * filters.features(pixels) for filters in self._filters
+        ]
+        found = torch.cat(parts)
+        return found / found.norm().clamp_(min=1e-9)
+
+    def _raw_blocks(
+        self, images: Images, progress: Progress | None
+    ) -> Iterator[tuple[slice, Pixels]]:
+        """Yield blocks of ``TOGETHER`` images, filled up with zeros."""
+        total = len(images)
+
+        def block(first: int) -> Pixels:
+            found = np.zeros((TOGETHER, self.raw_size), dtype=np.float32)
+            for place, image in enumerate(images[first : first + TOGETHER]):
+                found[place] = self._raw(image).numpy()
+            return found
+
+        with _one_thread_each() as workers, ThreadPoolExecutor(workers) as pool:
+            places = range(0, total, TOGETHER)
+            # A few blocks ahead of the reader, not all: blocks are large.
+            ahead = [pool.submit(block, first) for first in places[: 2 * workers]]
+            for number, first in enumerate(places):
+                found = ahead.pop(0).result()
+                if number + 2 * workers < len(places):
+                    ahead.append(pool.submit(block, places[number + 2 * workers]))
+                if progress is not None:
+                    progress(min(first + TOGETHER, total), total)
+                yield slice(first, first + TOGETHER), found
+
+    def _projected(self, block: Pixels) -> NDArray[np.int16]:
+        """Return a block of ``TOGETHER`` rows in the basis, as whole numbers.
+
+        Squares are added column by column: a row's norm is a function of the row.
+        """
+        product = (torch.from_numpy(block) @ self._basis).numpy()
+        squares = np.zeros(len(product))
+        for column in product.T.astype(np.float64):
+            squares += column * column
+        factor = 2.0**FEATURE_BITS / np.sqrt(np.maximum(squares, 1e-30))
+        steps = np.rint(product * factor[:, None])
+        most = 2.0**FEATURE_BITS
+        return np.clip(np.nan_to_num(steps), -most, most).astype(np.int16)
+
+    def integers(
+        self, images: Images, progress: Progress | None = None
+    ) -> NDArray[np.int16]:
+        """Return the features of images in [0, 1], in steps of ``2**-FEATURE_BITS``.
+
+        ``images`` is (rows, channels, side, side); each row has norm about one.
+        """
+        found = np.empty((len(images), self.size), dtype=np.int16)
+        for part, block in self._raw_blocks(images, progress):
+            found[part] = self._projected(block)[: len(found[part])]
+        return found
+
+    @cached_property
+    def fingerprint(self) -> NDArray[np.int16]:
+        """The features of a few synthetic images, to compare machines by."""
+        return self.integers(self._examples(4))
+
+    def _examples(self, count: int) -> Pixels:
+        settings = self.settings
+        images = synthetic_images(
+            count, settings.side, settings.channels, seed=settings.seed + 101
+        )
+        return np.asarray(images.astype(np.float32) / np.float32(255))
+
+    def self_test(self) -> str:
+        """Look for an image whose features depend on others; return what was compared.
+
+        Raises
+        ------
+        ArithmeticError
+            If there is one: no guarantee would hold on this machine.
+        """
+        first, other = self._examples(2)
+        alone = self._raw(first).numpy()
+        between = [self._raw(image).numpy() for image in (other, first, other, first)]
+        same = all(np.array_equal(alone, found) for found in between[1::2])
+        block = np.zeros((TOGETHER, self.raw_size), dtype=np.float32)
+        block[0] = alone
+        expected = self._projected(block)[0]
+        fillings = (0.0, math.nan, 1e30, *np.linspace(-1, 1, 5))
+        for place in range(TOGETHER):
+            block[:] = fillings[place % len(fillings)]
+            block[1::3] = between[0]
+            block[place] = alone
+            same &= np.array_equal(self._projected(block)[place], expected)
+        if not same:
+            raise ArithmeticError(
+                "Features of an image depend on other images on this machine: torch "
+                "multiplies rows differently in different places or beside other rows. "
+                "Nothing was spent; use another build of torch."
+            )
+        return (
+            "features of an image depend on that image alone: tested, "
+            f"{TOGETHER} places of a product, {len(fillings)} kinds of other rows"
+        )
+
+
+_MADE: OrderedDict[FeatureSettings, FeatureMap] = OrderedDict()
+_MOST_MADE = 3  # a basis takes up to 270 MB
+
+
+def feature_map(
+    settings: FeatureSettings, progress: Progress | None = None
+) -> FeatureMap:
+    """Return the features of these settings, made once in a process."""
+    found = _MADE.pop(settings, None) or FeatureMap(settings, progress)
+    _MADE[settings] = found
+    while len(_MADE) > _MOST_MADE:
+        _MADE.popitem(last=False)
+    return found
+
+
+def basis(features: Pixels, components: int) -> Pixels:
+    """Return the main directions of public rows, scaled to equal variance.
+
+    Two rounds of subspace iteration on the products of rows, from the first of them.
+    With U an orthonormal basis of the main rows, K the products and ``H = U'KU``, the
+    columns of ``V = X'U H^-1/2`` are orthonormal, and the variances along them are
+    ``A = H^-1/2 (KU)'(KU) H^-1/2 / n``; the result is ``V (A + BASIS)^-1/2``.
+    """
+    rows = features - features.mean(axis=0)
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
+    count = min(components, features.shape[1], len(rows) // 2)
+    products = rows @ rows.T
+    main = _orthonormal(products[:, :count])
+    main = _orthonormal(products @ main)
+    image = (products @ main).astype(np.float64)
+    inner = main.T.astype(np.float64) @ image
+    # Directions without variance, if any, get no weight worth mentioning.
+    root = inverse_root(inner, 1e-9 * float(np.trace(inner)) / count)
+    variances = root @ (image.T @ image / len(rows)) @ root
+    scale = root @ inverse_root(variances, BASIS)
+    return np.ascontiguousarray(rows.T @ (main @ scale.astype(np.float32)))
+
+
+def _orthonormal(columns: Pixels) -> Pixels:
+    """Return the orthonormal factor whose triangular one has a positive diagonal."""
+    found, triangle = torch.linalg.qr(torch.from_numpy(np.ascontiguousarray(columns)))
+    signs = torch.where(torch.diagonal(triangle) < 0, -1.0, 1.0)
+    return np.asarray((found * signs).numpy())
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[int]:
+    """Let as many threads work side by side as torch has, each alone."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images from arrays, folders, ``.npz`` and IDX files, in one public form.
+
+What is public of a set of images is its array shape, its type of numbers and the names
+of its classes; an image that cannot be read, or is not of the declared size, keeps its
+place as a blank, and nothing tells of it.
+"""
+
+import gzip
+import math
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from armijo.errors import TableError
+
+SMALLEST, WORKING = 8, (16, 32)
+"""The least side of an image, and the least and largest that features are made of."""
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm")
+_NAMES = (("x", "y"), ("images", "labels"), ("x_train", "y_train"), ("data", "target"))
+_IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+
+
+def working_side(height: int, width: int) -> int:
+    """Return the side of the square that images are resized to.
+
+    >>> working_side(28, 28), working_side(96, 64), working_side(8, 8)
+    (28, 32, 16)
+    """
+    least, most = WORKING
+    return min(max(round(math.sqrt(height * width)), least), most)
+
+
+class Pictures:
+    """An array of images, read in blocks as numbers in [0, 1] of one square size.
+
+    Parameters
+    ----------
+    images : array of shape (n, h, w), (n, h, w, c) or (n, c, h, w)
+        Bytes and other integers are divided by 255; floats are taken as they are.
+        Values beyond [0, 1] are cut.  An image with a number that is not finite is
+        blank.
+    side : int or None
+        The side of the squares; None follows from the size.
+    """
+
+    def __init__(self, images: Any, side: int | None = None) -> None:
+        self._images = np.asarray(images)
+        if self._images.dtype.kind not in "buif":
+            raise ValueError(
+                "Expected images as an array of numbers, all of one size, got "
+                f"{self._images.dtype} in shape {self._images.shape}; resize them to "
+                "one size. Nothing was spent."
+            )
+        self._gray = self._images.ndim == 3
+        if self._gray:
+            self._images = self._images[:, None]
+        self.height, self.width, self.channels = self._shape()
+        if min(self.height, self.width) < SMALLEST:
+            raise ValueError(
+                f"Expected images of at least {SMALLEST} x {SMALLEST} pixels, got "
+                f"{self.height} x {self.width}. Nothing was spent."
+            )
+        self.side = working_side(self.height, self.width) if side is None else side
+
+    def _shape(self) -> tuple[int, int, int]:
+        """Return height, width and channels, and put the channels first."""
+        images = self._images
+        if images.ndim == 4:
+            last, first = images.shape[3] in (1, 3), images.shape[1] in (1, 3)
+            if self._gray:
+                return images.shape[2], images.shape[3], 1
+            if last and not first:
+                self._images = images = images.transpose(0, 3, 1, 2)
+            if last != first:
+                return images.shape[2], images.shape[3], images.shape[1]
+        raise ValueError(
+            "Expected images of shape (n, h, w), (n, h, w, c) or (n, c, h, w) with one "
+            f"or three channels, got {np.shape(self._images)}; drop an alpha channel, "
+            "add the axis of rows. Nothing was spent."
+        )
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self._images)
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """All images as they came, channels first."""
+        return self._images
+
+    def known(self) -> NDArray[np.bool_]:
+        """Return which images have finite numbers only."""
+        if self._images.dtype.kind != "f":
+            return np.ones(len(self), dtype=bool)
+        return np.array([bool(np.isfinite(image).all()) for image in self._images])
+
+    def __getitem__(self, part: slice) -> NDArray[np.float32]:
+        """Return some images, (rows, channels, side, side), zeros for blanks."""
+        block = self._images[part].astype(np.float32)
+        if self._images.dtype.kind in "ui":
+            block /= 255
+        finite = np.isfinite(block).reshape(len(block), -1).all(axis=1)
+        block[~finite] = 0
+        np.clip(block, 0, 1, out=block)
+        if (self.height, self.width) == (self.side, self.side):
+            return np.ascontiguousarray(block)
+        found = np.empty((len(block), self.channels, self.side, self.side), np.float32)
+        for out, image in zip(found, block, strict=True):  # each alone
+            out[:] = resized(image, self.side)
+        return found
+
+
+def resized(image: NDArray[np.float32], side: int) -> NDArray[np.float32]:
+    """Return one image (channels, h, w) as a square, smoothed where it shrinks."""
+    found = functional.interpolate(
+        torch.from_numpy(np.ascontiguousarray(image))[None],
+        size=(side, side),
+        mode="bilinear",
+        antialias=True,
+    )
+    return np.asarray(found[0].clamp_(0, 1).numpy())
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images and labels of files; ``readable`` says which of them could be read.
+
+    ``names`` are of files, for their owner; rows of arrays have none.
+    """
+
+    images: NDArray[Any]
+    labels: NDArray[Any]
+    readable: NDArray[np.bool_]
+    names: Sequence[str] = ()
+
+
+def load_images(
+    path: str | Path,
+    *,
+    labels: str | Path | None = None,
+    size: tuple[int, int] | None = None,
+    gray: bool = False,
+) -> ImageSet:
+    """Read a folder with one subfolder for each class, a ``.npz`` or an IDX file.
+
+    Parameters
+    ----------
+    path : path
+        The images.
+    labels : path or None
+        The IDX file of the labels; None looks for the usual name beside the images.
+    size : (int, int) or None
+        Height and width that files of a folder must have, others are blank; None
+        resizes every file to a square of the largest working side.
+    gray : bool
+        Whether files of a folder are read without their colors.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _folder(path, size, gray=gray)
+    if not path.is_file():
+        raise TableError(f"Expected images at {path}, found nothing there.")
+    if path.suffix == ".npz":
+        return _npz(path)
+    if "idx" in path.name:
+        return _idx_pair(path, labels)
+    raise TableError(
+        f"Expected a folder, an .npz file or an IDX file (idx in its name), got {path}."
+    )
+
+
+def _folder(path: Path, size: tuple[int, int] | None, *, gray: bool) -> ImageSet:
+    """Read a folder; whether some image has colors is private, so it is declared."""
+    files = [
+        (inner.name, file)
+        for inner in sorted(path.iterdir())
+        if inner.is_dir()
+        for file in sorted(inner.iterdir())
+        if file.suffix.lower() in SUFFIXES
+    ]
+    if not files:
+        raise TableError(
+            f"Expected a folder for each class with images in it, found none in {path}."
+        )
+    height, width = size or (WORKING[1], WORKING[1])
+    images = np.zeros((len(files), height, width, 1 if gray else 3), dtype=np.uint8)
+    readable = np.zeros(len(files), dtype=bool)
+    for place, (_, file) in enumerate(files):
+        pixels = _decoded(file, (height, width), size is not None, gray)
+        if pixels is not None:
+            images[place] = pixels.reshape(images.shape[1:])
+            readable[place] = True
+    names = [str(file.relative_to(path)) for _, file in files]
+    return ImageSet(images, np.array([name for name, _ in files]), readable, names)
+
+
+def _decoded(
+    file: Path, size: tuple[int, int], exact: bool, gray: bool
+) -> NDArray[np.uint8] | None:
+    """Return one file's pixels, or None: whatever is wrong with it must not show."""
+    from PIL import Image
+
+    try:
+        with Image.open(file) as image:
+            if exact and (image.height, image.width) != size:
+                return None
+            found = image.convert("L" if gray else "RGB")
+            return np.asarray(found.resize(size[::-1], Image.Resampling.BOX))
+    except Exception:
+        return None
+
+
+def _npz(path: Path) -> ImageSet:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            by_name = {name.lower(): name for name in file.files}
+            for images, labels in _NAMES:
+                if images in by_name and labels in by_name:
+                    X, y = file[by_name[images]], file[by_name[labels]]
+                    return _whole(X, np.ravel(y), path)
+            names = sorted(file.files)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise TableError(f"{path} cannot be read as an .npz file: {error}.") from None
+    raise TableError(
+        f"Expected arrays x and y (or images and labels) in {path}, found {names}."
+    )
+
+
+def _idx_pair(path: Path, labels: str | Path | None) -> ImageSet:
+    beside = path.name.replace("images", "labels").replace("idx3", "idx1")
+    other = path.with_name(beside) if labels is None else Path(labels)
+    if not other.is_file() or other == path:
+        raise TableError(f"Expected the labels of {path} in {other}; name their file.")
+    return _whole(read_idx(path), read_idx(other), path)
+
+
+def _whole(images: NDArray[Any], labels: NDArray[Any], path: Path) -> ImageSet:
+    if len(images) != len(labels):
+        raise TableError(
+            f"Expected as many labels as images in {path}, got {len(labels)} labels "
+            f"for {len(images)} images."
+        )
+    return ImageSet(images, labels, np.ones(len(labels), dtype=bool))
+
+
+def read_idx(path: Path) -> NDArray[Any]:
+    """Read an array of an IDX file, perhaps compressed by gzip."""
+    try:
+        data = path.read_bytes()
+        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        kind, axes = np.dtype(_IDX_TYPES[data[2]]), data[3]
+        shape = np.frombuffer(data, ">u4", count=axes, offset=4)
+        found = np.frombuffer(data, kind, offset=4 + 4 * axes)
+        return found.reshape(shape.astype(int)).astype(kind.newbyteorder("="))
+    except (OSError, EOFError, ValueError, KeyError, IndexError) as error:
+        raise TableError(f"{path} cannot be read as an IDX file: {error}.") from None

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The classifier of images: fits, refuses, forgets blanks, comes back from files."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import armijo
+from armijo import PrivateImageClassifier
+from armijo.errors import ArmijoError, PrivacyLeakWarning
+from armijo.images.features import FeatureSettings
+from armijo.images.reading import Pictures
+from tests.images.doubles import small_settings, stripes
+
+
+def model(**given):
+    settings = {
+        "epsilon": 8.0,
+        "classes": [0, 1],
+        "features": small_settings(),
+        "random_state": 0,
+    }
+    return PrivateImageClassifier(**{**settings, **given})
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return model().fit(*stripes(600))
+
+
+def test_it_learns_with_nothing_set_but_the_budget(fitted):
+    X, y = stripes(200, seed=1)
+    assert fitted.score(X, y) > 0.95
+    probabilities = fitted.predict_proba(X)
+    assert np.allclose(probabilities.sum(axis=1), 1)
+    assert (fitted.classes_[probabilities.argmax(axis=1)] == fitted.predict(X)).all()
+    assert fitted.n_iter_ == len(fitted.history_) == 52
+
+
+def test_the_guarantee_names_what_it_assumes(fitted):
+    privacy = model(random_state=None).fit(*stripes(40)).privacy_
+    assert privacy.guarantee.holds
+    assert str(privacy.relation) == "zero-out"
+    assert any("that image alone" in text for text in privacy.guarantee.assumptions)
+    assert not fitted.privacy_.guarantee.holds  # a seed
+    assert str(model(n_rows=50).fit(*stripes(40)).privacy_.relation) == "add-remove"
+
+
+def test_layouts_and_types_give_the_same_model(fitted):
+    X, y = stripes(600)
+    for same in (X[..., None], X[:, None], X.astype(np.int64)):
+        assert np.array_equal(model().fit(same, y).coef_, fitted.coef_)
+
+
+def test_blank_images_are_the_same_whatever_they_hold():
+    X, y = stripes(60)
+    X = X / 255.0
+    found = []
+    for value, label in ((np.nan, 0), (np.inf, 1), (0.5, 7)):
+        X[5], labels = value, y.copy()
+        labels[5] = label
+        found.append(model().fit(X, labels).coef_)
+    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(found[0], found[2])
+    readable = np.arange(60) != 5
+    X[5] = 0.1
+    assert np.array_equal(model().fit(X, y, readable=readable).coef_, found[0])
+    assert not np.array_equal(model().fit(X, y).coef_, found[0])
+
+
+def test_classes_read_from_labels_are_warned_about():
+    with pytest.warns(PrivacyLeakWarning, match="classes were read"):
+        found = model(classes=None).fit(*stripes(40))
+    assert found.classes_.tolist() == [0, 1]
+
+
+def test_names_and_absent_classes():
+    X, y = stripes(60)
+    names = np.array(["level", "upright"])[y]
+    classes = ["upright", "level", "round"]
+    found = model(classes=classes).fit(X, names)
+    assert found.classes_.tolist() == sorted(classes)
+    assert found.decision_function(X).shape == (60, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"delta": 0.0}, "delta"),
+        ({"classes": [1]}, "two different classes"),
+        ({"classes": [1, 1]}, "two different classes"),
+        ({"classes": ["a", "b"]}, "type of the classes"),
+        ({"features": small_settings(side=20)}, "Expected features for"),
+        ({"n_rows": 0}, "n_rows"),
+    ],
+)
+def test_settings_that_contradict_are_refused(given, words):
+    with pytest.raises(ValueError, match=words):
+        model(**given).fit(*stripes(20))
+
+
+def test_arrays_that_cannot_be_images_are_refused():
+    X, y = stripes(20)
+    for wrong, labels in ((X[:, :1, :1], y), (X, y[:5]), (X[:0], y[:0])):
+        with pytest.raises(ValueError, match="Nothing was spent"):
+            model().fit(wrong, labels)
+
+
+def test_predictions_refuse_what_training_did_not_see(fitted):
+    X, _ = stripes(3)
+    with pytest.raises(ValueError, match="1 channels"):
+        fitted.predict(np.repeat(X[..., None], 3, axis=3))
+    X = X / 255.0
+    X[1, 0, 0] = np.nan
+    with pytest.raises(ValueError, match="image 1"):
+        fitted.predict(X)
+
+
+def test_the_rule_for_mirror_images():
+    X, _ = stripes(4)
+    found = {}
+    for channels in (1, 3):
+        pictures = np.repeat(X[..., None], channels, axis=3)
+        estimator = PrivateImageClassifier()
+        found[channels] = estimator._settings(Pictures(pictures)).mirror
+        other = PrivateImageClassifier(mirror=not found[channels])
+        assert other._settings(Pictures(pictures)).mirror is not found[channels]
+    assert found == {1: False, 3: True}
+
+
+def test_a_model_comes_back_from_its_file(fitted, tmp_path):
+    path = tmp_path / "model.safetensors"
+    fitted.save(path)
+    loaded = PrivateImageClassifier.load(path)
+    X, _ = stripes(30, seed=2)
+    assert np.array_equal(loaded.decision_function(X), fitted.decision_function(X))
+    assert loaded.privacy_statement_ == json.loads(
+        json.dumps(fitted.privacy_statement_)
+    )
+    assert isinstance(loaded.settings_, FeatureSettings)
+    again = tmp_path / "again.safetensors"
+    loaded.save(again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_files_that_are_no_models_are_refused(fitted, tmp_path):
+    path = tmp_path / "model.safetensors"
+    fitted.save(path)
+    whole = path.read_bytes()
+    wrong = [
+        b"",
+        b"junk" * 10,
+        whole[:-7],
+        whole.replace(b"armijo-images", b"another-image"),
+        whole.replace(b'\\"version\\": 1', b'\\"version\\": 9'),
+    ]
+    for data in wrong:
+        assert data != whole
+        path.write_bytes(data)
+        with pytest.raises(ArmijoError, match="no model of images"):
+            PrivateImageClassifier.load(path)
+
+
+def test_features_of_another_machine_are_noticed(fitted, tmp_path):
+    path = tmp_path / "model.safetensors"
+    fitted.save(path)
+    loaded = PrivateImageClassifier.load(path)
+    loaded._fingerprint = -loaded._fingerprint
+    with pytest.raises(ArmijoError, match="features that the model was trained with"):
+        loaded.predict(stripes(2)[0])
+
+
+def test_features_are_cached_for_their_owner_alone(fitted, tmp_path):
+    X, y = stripes(600)
+    cached = model(cache=tmp_path / "cache")
+    assert np.array_equal(cached.fit(X, y).coef_, fitted.coef_)
+    (file,) = (tmp_path / "cache").iterdir()
+    assert file.stat().st_mode & 0o077 == 0
+    calls = []
+    again = model(cache=tmp_path / "cache", progress=lambda *told: calls.append(told))
+    assert np.array_equal(again.fit(X, y).coef_, fitted.coef_)
+    assert not calls
+    X[0, 0, 0] ^= 1
+    again.fit(X, y)
+    assert calls[-1] == (600, 600)
+
+
+def test_a_run_that_was_stopped_predicts_something(tmp_path):
+    stopped = model(callback=lambda record: True).fit(*stripes(40))
+    assert stopped.n_iter_ == 1
+    assert stopped.predict(stripes(3)[0]).shape == (3,)
+
+
+def test_it_is_an_estimator_of_scikit_learn():
+    assert clone(model(epsilon=3.0)).get_params()["epsilon"] == 3.0
+    assert armijo.PrivateImageClassifier is PrivateImageClassifier
