@@ -370,9 +370,32 @@ def marginals(
         absent = float(all_cells[-1])
         missing = min(absent / n_rows, 1.0) if absent > RARE_SNR * noise else 0.0
         present = max(n_rows * (1 - missing), 1.0)
-        cdf = shrunk_cdf(column, prior, present, noise)
+        kept = _reached(column, part.edges, noise)
+        inner = shrunk_cdf(column[kept], prior[kept], present, noise)
+        cdf = np.zeros(len(column) + 1)
+        cdf[kept.start : kept.stop + 1], cdf[kept.stop :] = inner, 1.0
         found.append(Marginal(part, cdf, missing))
     return found
+
+
+def _reached(counts: FloatArray, edges: FloatArray, noise: float) -> slice:
+    """Return the cells within one range of the ends, and further ones if reached.
+
+    Cells far beyond the range are so wide that a little noise there would be most of
+    a mean or of a variance.
+    """
+    below, above = int((edges <= -1).sum()), int((edges >= 2).sum())
+    return slice(
+        _first_clear(counts[:below], noise),
+        len(counts) - _first_clear(counts[::-1][:above], noise),
+    )
+
+
+def _first_clear(counts: FloatArray, noise: float) -> int:
+    """Return where sums from the start stand out from the noise, else the end."""
+    spread = max(noise, 1e-300) * np.sqrt(np.arange(1, len(counts) + 1))
+    clear = np.flatnonzero(np.cumsum(counts) > RARE_SNR * spread)
+    return int(clear[0]) if clear.size else len(counts)
 
 
 def _middles(edges: FloatArray) -> FloatArray:
