@@ -11,6 +11,7 @@ from armijo.accounting.accountants import Accountant, PlannedAccountant
 from armijo.data import certified, fixed_point, gate
 from armijo.data.gate import PrivateDataset
 from armijo.data.query import Rows
+from armijo.methods import additive
 from armijo.objectives.ghost import grads, strategy
 from tests.noise_doubles import each_box_muller
 
@@ -130,6 +131,11 @@ def clip_after_sum(monkeypatch):
         return np.rint(total * factor * (fixed_point.STEPS / bound)).astype(np.int64)
 
     monkeypatch.setattr(fixed_point, "vector_sum", clipped_once)
+
+
+def persons_unweighted(monkeypatch):
+    """Each of a person's rows counts as a whole one."""
+    monkeypatch.setattr(additive, "weights", lambda rows: np.ones(rows.size))
 
 
 def choice_sharpened(monkeypatch):

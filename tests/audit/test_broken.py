@@ -80,6 +80,11 @@ def support() -> Game:
     return GAMES["support"](Budget(epsilon=0.01, delta=1e-5))
 
 
+def person() -> Game:
+    """A person with many rows, who weighs as much as one with one row."""
+    return GAMES["person"](Budget(epsilon=1.0, delta=0.05))
+
+
 def network(name: str) -> Callable[[], Game]:
     return partial(GAMES[f"network-{name}"], Budget(epsilon=1.0, delta=1e-5))
 
@@ -111,6 +116,7 @@ MISTAKES = {
     "ghost norms decide": Mistake(broken.ghost_norms_decide, NORMS, 60),
     "raw terms added": Mistake(broken.raw_terms_added, CANCELLING, 60),
     "the batch decides": Mistake(broken.batch_decides, CONTENTS, 60),
+    "persons unweighted": Mistake(broken.persons_unweighted, person, 60),
 }
 SLOW_MISTAKES = {
     "same batch amplified again": Mistake(broken.batch_amplified_again, Rare, 1500),

@@ -17,6 +17,7 @@ QUICK = (
     "network-norms",
     "network-cancelling",
     "network-contents",
+    "person",
     "step",
     "agd",
     "outpert-rsgd",

@@ -76,7 +76,11 @@ def released(
     method = method.calibrate(budget, problem)
     state = method.init(objective.start())
     accountant = accountant_for(
-        method, state, budget, relation=Neighboring.ADD_REMOVE, seeded=True
+        method,
+        state,
+        budget,
+        relation=Neighboring.ADD_REMOVE,
+        insecure_deterministic=True,
     )
     data = PrivateDataset(
         CodedRows(table, y, weight),
@@ -99,21 +103,26 @@ def all_queries(loss="logistic", class_weight=None, rows=900, pairs=True):
     _, _, asked = released(table, y, objective, pairs=pairs)
     found = {}
     for what, query, mechanism in asked:
-        last = what.kind == "step" and what.update == 9
-        if what.kind != "step" or what.update == 0 or last:
+        if what.kind != "step" or what.update == 9 * what.phase:
             name = f"{what.kind} {what.phase} {what.update}"
             if what.kind == "step":
                 name += " drops" if f"{name} gradient" in found else " gradient"
-            found[name] = (query, mechanism)
+            found[name] = query, mechanism
     return found
 
 
-def integers(query, table, y, weight=None, bits=24):
-    """Return the sum of a query on the lattice, as Python's integers."""
-    source = CodedRows(table, y, weight)
-    X, y, _ = source.take(None)
-    found = query.contributions(Rows(X, y))
-    return np.array(found.integers(bits).long().tolist(), dtype=object), found.finest
+def sums(queries, table, y, weight=None, bits=40):
+    """Return the sums of queries on their lattices, as Python's integers, by name.
+
+    Each on the lattice of so many bits, or on its finest.
+    """
+    X, y, _ = CodedRows(table, y, weight).take(None)
+    rows, found = Rows(X, y), {}
+    for name, query in queries.items():
+        total = query.contributions(rows)
+        whole = total.integers(min(bits, total.finest)).long().tolist()
+        found[name] = np.array(whole, dtype=object)
+    return found
 
 
 def inserted(table, y, row, label, place):

@@ -6,6 +6,7 @@
 ``support``            which integers the noise can be
 ``network-...``        sums of networks, on rows made to break their arithmetic
 ``step``, methods      a step and whole runs, by all that they release
+``person``             a run of the additive method, by a person with many rows
 =====================  =========================================================
 
 Methods that clip gradients get short steps, so that a row which is clipped at the start
@@ -39,11 +40,14 @@ from armijo.accounting.calibration import (
 from armijo.accounting.mechanisms import Gaussian
 from armijo.audit.games import Claim, Game
 from armijo.data import fixed_point
+from armijo.data.coded import CategoryColumn, CodedRows, CodedTable
 from armijo.data.gate import BatchPlan, PrivateBatch, PrivateDataset, leaky_answer
 from armijo.data.query import BoundedQuery, CertifiedSum
 from armijo.data.sources import TensorRows
+from armijo.methods.additive import Additive
 from armijo.methods.armijo_search import ArmijoSearch
 from armijo.methods.base import Direction, Method, Problem, StepRecord, minimize
+from armijo.objectives.additive import AdditiveObjective
 from armijo.objectives.ghost.guards import Batch, Loss, blanked
 from armijo.objectives.linear import LinearObjective
 from armijo.objectives.module import ModuleObjective
@@ -360,6 +364,68 @@ class NetworkGame(OneRelease):
         return np.array([float(noisy @ self.direction())])
 
 
+_ROWS_OF_PERSON = 20
+
+
+@dataclass(frozen=True, eq=False)
+class PersonGame:
+    """A run of the additive method, with a person of many rows or without.
+
+    All rows of the person are of one class and one level, and weigh one together; who
+    stays has one row of the other class and level.  So counts, gradients and drops of
+    the person all point one way, as far as they may.
+
+    Attributes
+    ----------
+    name : str
+        What the game is called.
+    budget : Budget
+        The promised epsilon and delta of the run, for a person.
+    """
+
+    name: str
+    budget: Budget
+
+    @property
+    def claim(self) -> Claim:
+        """The budget that the accountant was given: all releases are one Gaussian."""
+        return Claim(self.budget.epsilon, self.budget.delta, gaussian=True)
+
+    @cached_property
+    def objective(self) -> AdditiveObjective:
+        """The problem: a category of two levels."""
+        return AdditiveObjective(columns=(CategoryColumn(name="x", n_levels=2),))
+
+    @cached_property
+    def _method(self) -> Additive:
+        problem = Problem(objective=self.objective, n_rows=2)
+        return Additive().calibrate(self.budget, problem)
+
+    def rows(self, present: bool) -> CodedRows:
+        """Return the rows of one person, or of both."""
+        many = _ROWS_OF_PERSON * present
+        person = np.repeat([0, 1], [1, many])
+        table = CodedTable(self.objective.columns, (person,))
+        weight = 1.0 / np.bincount(person)[person]
+        return CodedRows(table, np.where(person == 0, -1.0, 1.0), weight)
+
+    def play(self, present: bool, randomness: Randomness) -> FloatArray:
+        """Run to the end; told are the noisy counts and the model."""
+        start = self._method.init(self.objective.start())
+        relation = Neighboring.ADD_REMOVE
+        data = PrivateDataset(
+            self.rows(present),
+            n_rows=2,
+            accountant=accountant_for(
+                self._method, start, self.budget, relation=relation
+            ),
+            randomness=randomness,
+        )
+        *_, (state, _) = minimize(self.objective, data, self._method, start)
+        weights = self._method.weights_of(state, 0)
+        return np.concatenate([np.asarray(state.counts), weights.reshape(-1)])
+
+
 MOST_BATCHES = 16
 """Ends a run that its accountant never ends."""
 
@@ -582,6 +648,7 @@ GAMES: dict[str, Callable[[Budget], Game]] = {
         for name in ("search-laplace", "search-gaussian")
     },
     "support": partial(SupportGame, "support"),
+    "person": partial(PersonGame, "person"),
     **{name: partial(NetworkGame, name) for name in NETWORK_ATTACKS},
     "step": step_game,
     **{method: partial(run_game, method) for method in PRIVATE},

@@ -461,7 +461,7 @@ def audit(
         typer.Option(
             help="What to audit, again for more: a private method, step, "
             "search-laplace, search-gaussian, support, network-norms, "
-            "network-cancelling, network-contents, one-run-sgd, one-run-auto, "
+            "network-cancelling, network-contents, person, one-run-sgd, one-run-auto, "
             "one-run-network. Default: all of them."
         ),
     ] = None,

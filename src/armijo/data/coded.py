@@ -147,7 +147,10 @@ class CodedRows:
     """
 
     def __init__(
-        self, table: CodedTable, y: Sequence[float], weight: FloatArray | None = None
+        self,
+        table: CodedTable,
+        y: Sequence[float] | FloatArray,
+        weight: FloatArray | None = None,
     ) -> None:
         _refuse_other_types(table)
         self._y = np.asarray(y, dtype=np.float64)

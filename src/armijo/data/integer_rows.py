@@ -139,7 +139,8 @@ class IntegerRows:
             known = self.before.block(part)
             block[:, : known.shape[1]], new = known, block[:, known.shape[1] :]
         self.fill(part, new)
-        new *= 2.0**FEATURE_BITS
+        with np.errstate(over="ignore"):  # no warning tells of a row
+            new *= 2.0**FEATURE_BITS
         np.rint(new, out=new)
         np.clip(new, -LARGEST_FEATURE, LARGEST_FEATURE, out=new)
         if math.isnan(new.sum()):

@@ -289,7 +289,7 @@ class Columns:
         """Where the intercepts begin."""
         if self.objective.regression:
             return np.zeros(1)
-        logs = np.log(self.weighted_shares)
+        logs = np.log(np.maximum(self.weighted_shares, 1e-12))  # a weight may be zero
         start = (
             logs[1:] - logs[0] if self.objective.outputs == 1 else logs - logs.mean()
         )
