@@ -14,9 +14,12 @@ from .accounting.budget import Guarantee as Guarantee
 from .accounting.budget import Neighboring as Neighboring
 from .errors import ArmijoError as ArmijoError
 from .errors import BudgetExceeded as BudgetExceeded
+from .errors import ModelWarning as ModelWarning
 from .errors import PrivacyLeakWarning as PrivacyLeakWarning
+from .estimators import PrivateClassifier as PrivateClassifier
 from .estimators import PrivateLinearSVC as PrivateLinearSVC
 from .estimators import PrivateLogisticRegression as PrivateLogisticRegression
+from .estimators import PrivateRegressor as PrivateRegressor
 from .estimators import Solution as Solution
 from .estimators import solve as solve
 from .images.estimator import PrivateImageClassifier as PrivateImageClassifier

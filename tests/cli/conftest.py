@@ -17,6 +17,7 @@ __all__ = ["finished", "seeded", "small"]
 USUAL = {
     "--epsilon": "1",
     "--delta": "1e-5",
+    "--model": "logistic",
     "--method": "blsgd",
 }
 OPTIONS = {"expected_steps": 10, "search_form": "difference", "sampling_prob": 0.1}

@@ -95,7 +95,7 @@ class Small:
             given.pop("table", self.csv),
             schema=given.pop("schema", self.schema),
             out=out,
-            **given,
+            **{"kind": "logistic", **given},
         )
 
 

@@ -12,7 +12,7 @@ from armijo.estimators.model_file import load_model
 from armijo.registry import METHODS
 from tests.cli.conftest import parsed, words
 
-BUDGET = {"--epsilon": "1", "--delta": "1e-5"}
+BUDGET = {"--epsilon": "1", "--delta": "1e-5", "--model": "logistic"}
 SAMPLED = ("--option", "sampling_prob=0.5")
 
 

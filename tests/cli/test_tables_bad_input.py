@@ -144,7 +144,7 @@ BAD_OPTIONS: list[tuple[str, str, tuple[str, ...]]] = [
     ("search_form", "none", ("'none'", "difference")),
     ("accounting", "magic", ("accounting", "'magic'", "sound")),
     ("insecure_seed", "-1", ("insecure_seed", "-1", "0 or more")),
-    ("model", "forest", ("'forest'", "logistic or svm")),
+    ("model", "forest", ("'forest'", "additive, logistic, svm")),
     ("target", "age", ("'income'", "'age'", "Nothing was spent")),
 ]
 

@@ -54,7 +54,11 @@ def runs(small: Small, tmp_path_factory) -> dict[str, Path]:
 def fit(small: Small, out: Path, given: dict[str, Any]) -> Path:
     usual = {"epsilon": 1.0, "delta": 1e-5}
     return fit_table(
-        small.csv, schema=small.schema, out=out, parameters={**usual, **given}
+        small.csv,
+        schema=small.schema,
+        out=out,
+        kind="logistic",
+        parameters={**usual, **given},
     ).folder
 
 

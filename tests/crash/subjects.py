@@ -141,8 +141,8 @@ def command_line(source: Path) -> Subject:
 
     def start(folder: Path, resume: bool, seen: Seen) -> None:
         usual = (
-            "--epsilon 1 --delta 1e-5 --method blsgd --option expected_steps=10 "
-            "--option search_form=difference --json"
+            "--epsilon 1 --delta 1e-5 --model logistic --method blsgd --json "
+            "--option expected_steps=10 --option search_form=difference"
         )
         words = ["fit", small.csv, "--schema", small.schema, "--out", folder]
         if resume:

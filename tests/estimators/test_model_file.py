@@ -76,7 +76,7 @@ def _plain(**changes):
     ]
     document = {
         "format": "armijo-model",
-        "version": 2,
+        "version": 3,
         "created_by": "armijo",
         "kind": "logistic",
         "classes": ["no", "yes"],
@@ -100,11 +100,11 @@ def test_the_plain_document_loads(tmp_path):
     ("changes", "message"),
     [
         ({"format": "other"}, "armijo-model"),
-        ({"version": 1}, "version 2, got '1'.*Train the model again"),
-        ({"version": True}, "version 2"),
-        ({"version": 3}, "version 2, got '3'"),
-        ({"kind": "forest"}, "'logistic' or 'svm'"),
-        ({"kind": ["svm"]}, "'logistic' or 'svm'"),
+        ({"version": 1}, "version 3, got '1'.*Train the model again"),
+        ({"version": True}, "version 3"),
+        ({"version": 2}, "version 3, got '2'.*builds after it"),
+        ({"kind": "forest"}, "one of logistic, svm, classifier, regressor"),
+        ({"kind": ["svm"]}, "one of logistic, svm, classifier, regressor"),
         ({"classes": ["yes", "no"]}, "classes of the schema"),
         ({"classes": ["no", 1]}, "classes of the schema"),
         ({"classes": 3}, "classes of the schema"),

@@ -73,7 +73,7 @@ kind = "person"
 MODEL = json.dumps(
     {
         "format": "armijo-model",
-        "version": 2,
+        "version": 3,
         "created_by": "armijo",
         "kind": "svm",
         "classes": ["u", "v"],

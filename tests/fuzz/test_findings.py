@@ -85,7 +85,8 @@ def test_what_a_full_disk_cuts_is_not_left(
 def test_an_option_that_is_a_deep_nest(armijo, small, tmp_path):  # noqa: F811
     files = ["--schema", small.schema, "--out", tmp_path / "run"]
     budget = ["--epsilon", 1, "--delta", 1e-5, "--option", "steps=" + "[" * 2000]
-    found = armijo("fit", small.csv, "--method", "sgd", *files, *budget)
+    sgd = ["--model", "logistic", "--method", "sgd"]
+    found = armijo("fit", small.csv, *sgd, *files, *budget)
     assert found.code == 2 and "steps" in found.err
     assert not (tmp_path / "run").exists()
 

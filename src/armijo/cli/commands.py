@@ -258,16 +258,34 @@ def fit(
     epsilon: Epsilon,
     delta: Delta,
     target: Target = None,
-    model: Annotated[str, typer.Option(help="logistic or svm.")] = "logistic",
+    person: Annotated[
+        str | None,
+        typer.Option(
+            help="The column that says whose row it is: the guarantee is for a person "
+            "with all their rows, and n_rows of the schema is the number of persons."
+        ),
+    ] = None,
+    monotone: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=+1 or NAME=-1: a shape never falls, or never rises."),
+    ] = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="additive, or a linear model on declared bounds: logistic, svm."
+        ),
+    ] = "additive",
     method: Annotated[
-        str, typer.Option(help="The algorithm: `armijo methods` lists them.")
-    ] = "auto",
+        str | None,
+        typer.Option(help="Algorithm of a linear model: `armijo methods` lists them."),
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(help="NAME=VALUE: an option of the method; again for more."),
     ] = None,
     max_batches: Annotated[
-        int | None, typer.Option(help="Most batches; default: all the budget pays.")
+        int | None,
+        typer.Option(help="Most batches of a linear model; default: all paid for."),
     ] = None,
     accounting: Accounting = "sound",
     insecure_seed: Annotated[
@@ -289,19 +307,29 @@ def fit(
     multiline: Multiline = False,
     json: AsJson = False,
 ) -> None:
-    """Train a differentially private model on a table."""
+    """Train a differentially private model on a table.
+
+    Classes, or numbers, by what the schema says of the target. Nothing has to be set.
+    """
     from armijo.cli.fit import fit_table
 
     _validate.at_least(0, insecure_seed=insecure_seed or 0)
+    directions = dict(_direction(text) for text in monotone or [])
+    of_model: dict[str, dict[str, Any]] = {
+        "additive": {"person": person, "monotone": directions or None},
+        "linear": {
+            "method": method,
+            "options": dict(parsed_option(text) for text in option or []) or None,
+            "max_batches": max_batches,
+            "accounting": None if accounting == "sound" else accounting,
+            "leaky_diagnostics": leaky_diagnostics or None,
+        },
+    }
     parameters = {
         "epsilon": epsilon,
         "delta": delta,
-        "method": method,
-        "options": dict(parsed_option(text) for text in option or []),
-        "max_batches": max_batches,
-        "accounting": accounting,
         "random_state": insecure_seed,
-        "leaky_diagnostics": leaky_diagnostics,
+        **_given("additive" if model == "additive" else "linear", of_model),
     }
     with FitProgress(quiet=json) as progress, finish_step_on_interrupt() as stopped:
         step = progress.start(epsilon)
@@ -323,9 +351,12 @@ def fit(
             "command with --resume to go on. What was charged stays charged."
         )
         raise typer.Exit(INTERRUPTED)
+    assert outcome.model is not None
     privacy = outcome.model.privacy
     if not privacy["guarantee"]:
         warn(privacy["statement"])
+    for doubt in getattr(outcome.estimator, "doubts_", ()):
+        warn(doubt)
     result = {
         **{name: privacy[name] for name in _CLAIMS},
         "batches": outcome.estimator.n_iter_,
@@ -334,6 +365,33 @@ def fit(
         "ledger": str(out / "ledger.jsonl"),
     }
     emit(result, title="Private model", as_json=json)
+
+
+def _given(model: str, options: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the options that were given; refuse those of another kind of model."""
+    for kind, of_kind in options.items():
+        given = {name: value for name, value in of_kind.items() if value is not None}
+        if kind == model:
+            found = given
+        elif given:
+            name = next(iter(given)).replace("_", "-").replace("options", "option")
+            raise ValueError(
+                f"Expected options of the {model} model, got --{name}, which is for "
+                f"{'--model additive' if kind == 'additive' else '--model logistic'}. "
+                "Nothing was spent."
+            )
+    return found
+
+
+def _direction(text: str) -> tuple[str, int]:
+    """Split NAME=+1 or NAME=-1."""
+    name, equals, value = text.rpartition("=")
+    if not name or not equals or value not in ("+1", "1", "-1"):
+        raise ValueError(
+            f"Expected --monotone NAME=+1 (never falls) or NAME=-1 (never rises), got "
+            f"{text!r}. Nothing was spent."
+        )
+    return name, int(value)
 
 
 def parsed_option(text: str) -> tuple[str, Any]:

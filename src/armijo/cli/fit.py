@@ -8,6 +8,7 @@ secret key that it is redone with after a crash, ``checkpoint.safetensors.key``.
 """
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,14 +19,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from armijo import _validate
 from armijo._files import replace_file
 from armijo.accounting.ledger import close_ledger
-from armijo.errors import TableError
+from armijo.errors import ModelWarning, TableError
+from armijo.estimators.additive import PrivateTableEstimator
 from armijo.estimators.linear import PrivateLinearClassifier
 from armijo.estimators.model_file import (
-    KINDS,
+    LINEAR,
+    TABLE,
     LinearModel,
-    estimator_class,
+    Model,
+    TableModel,
     load_model,
     save_model,
 )
@@ -43,8 +48,10 @@ from armijo.report.page import (
 from armijo.tables import ROW_BORDERS, Schema, encode, load_schema, read_table
 from armijo.tables.coder import code_column, code_table
 from armijo.tables.columns import Fault, Label, Person, Target
+from armijo.tables.frames import with_person
 from armijo.training.replay import destroy_key, key_path
 
+Estimator = PrivateTableEstimator | PrivateLinearClassifier
 LEAKS = "leaky-diagnostics.csv"
 Path_ = str | os.PathLike[str]
 
@@ -54,8 +61,8 @@ class FitOutcome:
     """What a fit left."""
 
     folder: Path
-    estimator: PrivateLinearClassifier
-    model: LinearModel
+    estimator: Estimator
+    model: Model | None
     finished: bool
 
 
@@ -65,7 +72,7 @@ def fit_table(
     schema: Path_,
     out: Path_,
     target: str | None = None,
-    kind: str = "logistic",
+    kind: str = "additive",
     parameters: Mapping[str, Any],
     callback: Callable[[StepRecord], object] | None = None,
     resume: bool = False,
@@ -80,11 +87,12 @@ def fit_table(
         The sensitive table, its reviewed public schema, and the folder to make.
     target : str or None
         The column to learn; it must be the schema's.
-    kind : {"logistic", "svm"}
-        The model.
+    kind : {"additive", "logistic", "svm"}
+        The model: :class:`armijo.PrivateClassifier` or, for a target that is a number,
+        :class:`armijo.PrivateRegressor`; or a linear one on public bounds.
     parameters : mapping
-        Parameters of the estimator (epsilon, delta, method, ...) as JSON values, and
-        ``options`` of the method.
+        Parameters of the estimator (epsilon, delta, ...) as JSON values; of a linear
+        one also ``method`` and its ``options``.
     callback : callable or None
         Sees each step record; returning True stops the run, which can be resumed.
     resume : bool
@@ -99,13 +107,12 @@ def fit_table(
     Raises
     ------
     TableError
-        For anything wrong with the files, before any budget is spent.  A row that does
-        not fit the schema is blank and no error; :func:`check_table` names it.
+        For anything wrong with the files, before any budget is spent.  A cell that does
+        not fit the schema is missing and no error; :func:`check_table` names it.
     """
-    if kind not in KINDS:
-        raise TableError(f"Expected kind to be logistic or svm, got {kind!r}.")
-    public = _public_schema(schema, target, kind)
-    X, y = encode(read_table(table, multiline=multiline), public)
+    _validate.choice(("additive", *LINEAR), kind=kind)
+    public = _public_schema(schema, target, kind, parameters.get("person"))
+    frame = read_table(table, multiline=multiline)
     folder = Path(out)
     _check_folder(folder, resume=resume, overwrite=overwrite)
     stopped = False
@@ -115,46 +122,80 @@ def fit_table(
         stopped = callback is not None and callback(record) is True
         return stopped
 
-    asked = {"method": "auto", "options": {}, **parameters}
-    given = dict(asked)
-    method = make_method(given.pop("method"), given.pop("options"))
-    estimator = estimator_class(kind)(
-        **given,
-        method=method,
-        classes=list(range(len(public.classes))),
-        n_rows=public.n_rows,
-        ledger=folder / LEDGER,
-        callback=watched,
-    )
     named = {"schema": public.digest(), "kind": kind, "parameters": dict(parameters)}
-    estimator.fit_resumable(
-        X,
-        np.asarray(y),
-        checkpoint=folder / CHECKPOINT,
-        fingerprint={**named, "multiline": True} if multiline else named,
-        resume=resume,
-        ready=partial(_prepare, folder, overwrite=overwrite and not resume),
-    )
+    files: dict[str, Any] = {
+        "checkpoint": folder / CHECKPOINT,
+        "fingerprint": {**named, "multiline": True} if multiline else named,
+        "resume": resume,
+        "ready": partial(_prepare, folder, overwrite=overwrite and not resume),
+    }
+    common = {"ledger": folder / LEDGER, "callback": watched}
+    if kind == "additive":
+        estimator: Estimator = _table_estimator(public, {**parameters, **common})
+        with warnings.catch_warnings():  # the report and the outcome have them
+            warnings.simplefilter("ignore", ModelWarning)
+            estimator.fit_resumable(frame, **files)
+    else:
+        X, y = encode(frame, public)
+        estimator = _linear_estimator(kind, public, {**parameters, **common})
+        estimator.fit_resumable(X, np.asarray(y), **files)
     estimator.set_params(callback=None)
     if multiline:
         estimator.privacy_ = estimator.privacy_.assuming(ROW_BORDERS)
-    model = LinearModel(
+    model = _model(kind, estimator, public)
+    if model is not None and not stopped:
+        linear = {} if kind == "additive" else {"method": "auto", "options": {}}
+        _finish(folder, estimator, model, {**linear, **parameters})
+    return FitOutcome(folder, estimator, model, finished=not stopped)
+
+
+def _table_estimator(
+    public: Schema, parameters: Mapping[str, Any]
+) -> PrivateTableEstimator:
+    """Return the estimator of a table by what its target is."""
+    kind = "regressor" if isinstance(public.response, Target) else "classifier"
+    return TABLE[kind](schema=public, **parameters)
+
+
+def _linear_estimator(
+    kind: str, public: Schema, parameters: Mapping[str, Any]
+) -> PrivateLinearClassifier:
+    """Return the estimator of a linear model, whose classes are positions."""
+    given = {"method": "auto", "options": {}, **parameters}
+    method = make_method(given.pop("method"), given.pop("options"))
+    places = list(range(len(public.classes)))
+    return LINEAR[kind](**given, method=method, classes=places, n_rows=public.n_rows)
+
+
+def _model(kind: str, estimator: Estimator, public: Schema) -> Model | None:
+    """Return what is kept of a run; an additive one has a model at its end only."""
+    privacy = estimator.privacy_.to_dict()
+    if isinstance(estimator, PrivateTableEstimator):
+        if not hasattr(estimator, "model_"):
+            return None
+        number = isinstance(public.response, Target)
+        return TableModel(
+            kind="regressor" if number else "classifier",
+            additive=estimator.model_,
+            schema=public,
+            privacy=privacy,
+        )
+    return LinearModel(
         kind=kind,  # type: ignore[arg-type]
         coef=estimator.coef_,
         intercept=estimator.intercept_,
         data_norm=estimator.data_norm_,
         schema=public,
-        privacy=estimator.privacy_.to_dict(),
+        privacy=privacy,
     )
-    if not stopped:
-        _finish(folder, estimator, model, asked)
-    return FitOutcome(folder, estimator, model, finished=not stopped)
 
 
-def _public_schema(path: Path_, target: str | None, kind: str) -> Schema:
+def _public_schema(
+    path: Path_, target: str | None, kind: str, person: str | None
+) -> Schema:
     """Load the reviewed schema; which of its classes occur is private."""
-    schema = load_schema(path)
-    if target is not None and target != schema.target:
+    schema = with_person(load_schema(path), person)
+    if schema.target is None or target not in (None, schema.target):
         raise TableError(
             f"Expected the target of the schema, {schema.target!r}, got {target!r}; "
             "name that column or change the schema. Nothing was spent."
@@ -163,6 +204,12 @@ def _public_schema(path: Path_, target: str | None, kind: str) -> Schema:
         raise TableError(
             f"Expected two classes for svm, got {len(schema.classes)}; use the "
             "logistic model for more. Nothing was spent."
+        )
+    if kind in LINEAR and schema.person is not None:
+        raise TableError(
+            f"Expected rows of different people, got the person column "
+            f"{schema.person!r}: linear models have no weights for several rows of one "
+            "person. Use the default model. Nothing was spent."
         )
     return schema
 
@@ -209,12 +256,12 @@ def _prepare(folder: Path, *, overwrite: bool) -> None:
 
 def _finish(
     folder: Path,
-    estimator: PrivateLinearClassifier,
-    model: LinearModel,
+    estimator: Estimator,
+    model: Model,
     asked: Mapping[str, Any],
 ) -> None:
     """Write schema, report and model, close the ledger, then drop the checkpoint."""
-    if estimator.leaky_diagnostics:
+    if isinstance(estimator, PrivateLinearClassifier) and estimator.leaky_diagnostics:
         warning = "# NOT PRIVATE: exact values of the rows; never release this file.\n"
         exact = warning + estimator.leaky_diagnostics_.to_csv(index=False)
         replace_file(folder / LEAKS, exact.encode(), mode=0o600)
@@ -258,10 +305,10 @@ def predict_table(
     path = Path(model)
     loaded = load_model(path / MODEL if path.is_dir() else path)
     frame = read_table(table, multiline=multiline)
-    X, _ = encode(frame, loaded.schema, with_target=False)
-    columns: dict[str, NDArray[Any]] = {"prediction": loaded.predict(X)}
+    rows: Any = loaded.rows(frame)
+    columns: dict[str, NDArray[Any]] = {"prediction": loaded.predict(rows)}
     if probabilities:
-        of_class = loaded.predict_proba(X).T
+        of_class = loaded.predict_proba(rows).T
         for name, probability in zip(loaded.classes, of_class, strict=True):
             columns[f"probability={name}"] = probability
     return pd.DataFrame(columns)

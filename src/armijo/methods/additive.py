@@ -472,6 +472,25 @@ class Additive(Method[AdditiveState]):
             BatchPlan(mechanisms=self._mechanisms(batch)) for batch in self._batches
         )
 
+    def releases(self) -> list[dict[str, Any]]:
+        """Return name, number, L2 sensitivity and share of the releases, in order."""
+        found: dict[str, dict[str, Any]] = {}
+        for batch in self._batches:
+            names: tuple[str, ...] = (batch.kind,)
+            if batch.kind == "step":
+                names = ("gradients", "loss drops")
+            if len(self.phases) > 1 and batch.kind in ("step", "moments"):
+                names = tuple(f"{name}, phase {batch.phase + 1}" for name in names)
+            for name, used in zip(names, self._mechanisms(batch), strict=False):
+                start = {"release": name, "number": 0, "sensitivity": 0.0, "share": 0.0}
+                entry = found.setdefault(name, start)
+                entry["number"] += 1
+                entry["sensitivity"] = max(entry["sensitivity"], used.sensitivity)
+                entry["share"] += (
+                    self._noise * used.sensitivity / used.noise_scale
+                ) ** 2
+        return list(found.values())
+
     def plan(self, state: AdditiveState) -> BatchPlan:
         """Name the releases of the next batch; past the end, one that is refused."""
         batch = self._batches[min(state.batches, len(self._batches) - 1)]

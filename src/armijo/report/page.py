@@ -16,8 +16,9 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, select_autoescape
 
 from armijo._files import replace_file
-from armijo.estimators.linear import PrivateLinearClassifier
-from armijo.estimators.model_file import LinearModel
+from armijo.estimators.additive import PrivateTableEstimator
+from armijo.estimators.base import PrivateEstimator
+from armijo.estimators.model_file import LinearModel, Model
 from armijo.plotting import (
     draw_angles,
     draw_budgets,
@@ -40,7 +41,6 @@ def digest(path: Path) -> str:
 ASSUMPTIONS = (
     "Bounds, categories, classes and the number of rows in the schema are public "
     "knowledge and were not read from the rows.",
-    "Each person contributes to at most one row of the table.",
     "Only what this folder holds is released; the table itself, its intermediate "
     "copies and the running time of the computation stay inside.",
     "The budget covers this run. Other runs on the same rows spend budgets of their "
@@ -48,10 +48,17 @@ ASSUMPTIONS = (
 )
 
 
+OF_ROWS = "Each person contributes to at most one row of the table."
+OF_PERSONS = (
+    "The person column names the same person in all of their rows, and nobody else in "
+    "them; the number of persons is public."
+)
+
+
 def write_report(
     folder: Path,
-    estimator: PrivateLinearClassifier,
-    model: LinearModel,
+    estimator: PrivateEstimator,
+    model: Model,
     asked: Mapping[str, Any],
 ) -> None:
     """Write ``report.json`` and ``report.html``; settings are named as asked."""
@@ -63,24 +70,29 @@ def write_report(
 
 
 def report_document(
-    estimator: PrivateLinearClassifier, model: LinearModel, asked: Mapping[str, Any]
+    estimator: PrivateEstimator, model: Model, asked: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the report as JSON values."""
-    hidden = {"callback", "classes", "ledger"}
+    hidden = {"callback", "classes", "ledger", "schema"}
     settings = {**estimator.get_params(deep=False), **asked}
     history = estimator.history_.astype(object)
+    privacy = estimator.privacy_
+    unit = OF_PERSONS if privacy.guarantee.unit == "person" else OF_ROWS
     return {
         "format": "armijo-report",
-        "version": 1,
+        "version": 2,
         "created_by": model.created_by,
-        "privacy": estimator.privacy_.to_dict(),
-        "assumptions": [*ASSUMPTIONS, *estimator.privacy_.guarantee.assumptions],
+        "privacy": privacy.to_dict(),
+        "assumptions": [*ASSUMPTIONS, unit, *privacy.guarantee.assumptions],
+        "warnings": list(getattr(estimator, "doubts_", ())),
         "model": {
             "kind": model.kind,
             "target": model.schema.target,
             "classes": list(model.classes),
             "n_features": len(model.feature_names),
         },
+        "releases": _releases(estimator),
+        "pairs": [list(pair) for pair in _pairs(estimator)],
         "schema_digest": model.schema.digest(),
         "settings": {
             name: value for name, value in settings.items() if name not in hidden
@@ -89,8 +101,21 @@ def report_document(
     }
 
 
+def _pairs(estimator: PrivateEstimator) -> tuple[tuple[str, str], ...]:
+    if not isinstance(estimator, PrivateTableEstimator):
+        return ()
+    return estimator.model_.pairs()
+
+
+def _releases(estimator: PrivateEstimator) -> list[dict[str, Any]]:
+    """Return what was released and its share of the budget, where the plan says so."""
+    if not isinstance(estimator, PrivateTableEstimator):
+        return []
+    return estimator.releases_.to_dict(orient="records")
+
+
 def render_html(
-    document: dict[str, Any], estimator: PrivateLinearClassifier, model: LinearModel
+    document: dict[str, Any], estimator: PrivateEstimator, model: Model
 ) -> str:
     """Fill the page; pictures and styles are inside, nothing is fetched."""
     environment = Environment(
@@ -116,6 +141,7 @@ def render_html(
         holds=guarantee.holds,
         sentence=plain_sentence(document["privacy"]),
         pictures=pictures,
+        shapes=_shapes(estimator),
         weights=largest_weights(model),
         updates=int((history["step_size"].fillna(0) > 0).sum()),
         batches=len(history),
@@ -127,22 +153,27 @@ def plain_sentence(privacy: dict[str, Any]) -> str:
     if not privacy["guarantee"]:
         return str(privacy["statement"])
     change = {
-        "add-remove": "adding or removing any one row",
-        "zero-out": "blanking any one row",
-        "replace-one": "exchanging any one row",
+        "add-remove": "adding or removing",
+        "zero-out": "blanking",
+        "replace-one": "exchanging",
     }[str(privacy["relation"])]
+    unit = "any one row"
+    if privacy.get("unit") == "person":
+        unit = "all rows of any one person"
     with np.errstate(over="ignore"):  # beyond an epsilon of 709 it is called infinite
         factor = float(np.exp(privacy["epsilon"]))
     return (
-        f"Whatever is concluded from this model, {change} of the table would have "
-        f"changed its probability by at most a factor of {factor:.3g} (epsilon "
+        f"Whatever is concluded from this model, {change} {unit} of the table would "
+        f"have changed its probability by at most a factor of {factor:.3g} (epsilon "
         f"{privacy['epsilon']:g}), except with probability {privacy['delta']:g} "
         "(delta)."
     )
 
 
-def largest_weights(model: LinearModel, count: int = 12) -> list[tuple[str, str]]:
+def largest_weights(model: Model, count: int = 12) -> list[tuple[str, str]]:
     """Return the features with the largest weights, which are released values."""
+    if not isinstance(model, LinearModel):
+        return []
     size = np.abs(model.coef).max(axis=0)
     order = np.argsort(-size)[:count]
     return [
@@ -154,15 +185,36 @@ def largest_weights(model: LinearModel, count: int = 12) -> list[tuple[str, str]
     ]
 
 
+def _shapes(estimator: PrivateEstimator) -> str | None:
+    """Draw the shape of every column, if the model has shapes."""
+    if not isinstance(estimator, PrivateTableEstimator):
+        return None
+    from matplotlib.figure import Figure
+
+    shapes = estimator.model_.shapes()
+    wide = min(3, len(shapes))
+    high = -(-len(shapes) // wide)
+    figure = Figure(figsize=(2.9 * wide + 0.4, 2.0 * high + 0.3), layout="constrained")
+    grid = figure.subplots(high, wide, sharey=True, squeeze=False)
+    for spare in grid.flat[len(shapes) :]:
+        spare.set_visible(False)
+    estimator.plot_shapes(axes=grid.flat[: len(shapes)])
+    return _address(figure)
+
+
 def _picture(draw: Any, *arguments: Any) -> str:
     """Draw into a PNG and return it as a data address."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.0, 2.6), layout="constrained", dpi=150)
+    figure = Figure(figsize=(7.0, 2.6), layout="constrained")
     axes = figure.add_subplot()
     draw(axes, *arguments)
     axes.set_xlabel("batch")
+    return _address(figure)
+
+
+def _address(figure: Any) -> str:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
+    figure.savefig(buffer, format="png", dpi=150)
     encoded = base64.b64encode(buffer.getvalue()).decode("ascii")
     return f"data:image/png;base64,{encoded}"

@@ -14,7 +14,7 @@ import numpy as np
 from armijo.accounting.ledger import MAGIC, LedgerView, read_ledger
 from armijo.accounting.verify import Fault, Verification, verify_ledger
 from armijo.errors import ArmijoError, TableError
-from armijo.estimators.model_file import LinearModel, load_model
+from armijo.estimators.model_file import Model, TableModel, load_model
 from armijo.report.page import (
     CHECKPOINT,
     DIGESTED,
@@ -32,7 +32,7 @@ from armijo.training.run import RunFiles, released
 PARAMETERS = "parameters"
 _CLAIMS = (
     *("epsilon", "delta", "relation", "accountant", "guarantee"),
-    *("broken_premises", "sampler", "arithmetic"),
+    *("broken_premises", "sampler", "arithmetic", "unit"),
 )
 
 
@@ -145,7 +145,7 @@ def _fit_faults(ledger: str, view: LedgerView, folder: Path) -> Iterator[Fault]:
     yield from _report_faults(folder / REPORT_JSON, model)
 
 
-def _schema_faults(path: Path, model: LinearModel) -> Iterator[Fault]:
+def _schema_faults(path: Path, model: Model) -> Iterator[Fault]:
     if not path.is_file():
         return  # already named
     try:
@@ -157,7 +157,7 @@ def _schema_faults(path: Path, model: LinearModel) -> Iterator[Fault]:
         yield Fault(str(path), "it is not the schema of the model")
 
 
-def _report_faults(path: Path, model: LinearModel) -> Iterator[Fault]:
+def _report_faults(path: Path, model: Model) -> Iterator[Fault]:
     if not path.is_file():
         return  # already named
     try:
@@ -214,8 +214,10 @@ def ledger_fault(view: LedgerView, privacy: Mapping[str, object]) -> str | None:
     return None
 
 
-def _digests_of(model: LinearModel) -> tuple[str, ...]:
+def _digests_of(model: Model) -> tuple[str, ...]:
     """Return the digests of the parameters that have these weights."""
+    if isinstance(model, TableModel):
+        return tuple(released(model.additive.state.w).values())
     with_intercept = np.column_stack([model.coef, model.intercept])
     held = [with_intercept] + [model.coef] * (not model.intercept.any())
     return tuple(sha256(one.tobytes()).hexdigest() for one in held)

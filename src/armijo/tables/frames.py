@@ -7,6 +7,7 @@ categories) is learned privately or hashed, unless it is declared.
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -22,6 +23,7 @@ from armijo.tables.columns import (
     Column,
     Date,
     Numeric,
+    Person,
     explained,
 )
 from armijo.tables.schema import Schema, load_schema
@@ -127,23 +129,30 @@ def resolved_schema(
         For columns whose type does not say what they are.
     """
     if isinstance(schema, Schema):
-        return _with_person(schema, person), ()
+        return with_person(schema, person), ()
     if isinstance(schema, str | os.PathLike) and schema != FROM_DTYPES:
-        return _with_person(load_schema(schema), person), ()
+        return with_person(load_schema(schema), person), ()
     told = dict(schema) if isinstance(schema, Mapping) else {}
     if person is not None:
         told[person] = "person"
     return _typed_schema(frame, told, listed_levels=schema == FROM_DTYPES)
 
 
-def _with_person(schema: Schema, person: str | None) -> Schema:
-    if person not in (None, schema.person):
+def with_person(schema: Schema, person: str | None) -> Schema:
+    """Return the schema with a column that says whose row it is."""
+    if person in (None, schema.person):
+        return schema
+    if schema.person is not None or person == schema.target:
         raise TableError(
             f"Expected the person column of the schema, "
-            f"{shown(schema.person or 'none')}, got {shown(person)}; give that column "
-            'kind = "person" in the schema. Nothing was spent.'
+            f"{shown(schema.person or 'none')}, got {shown(person)}, whose target is "
+            f"{shown(schema.target)}; name another column. Nothing was spent."
         )
-    return schema
+    others = tuple(column for column in schema.columns if column.name != person)
+    try:
+        return replace(schema, columns=(*others, Person(person)))
+    except ValidationError as error:
+        raise TableError(explained(error, {"columns": []}, Schema)) from None
 
 
 def _typed_schema(

@@ -1,0 +1,601 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of tables as they come, in scikit-learn's manner.
+
+A table is coded by its public schema (:mod:`armijo.tables`); everything else about it,
+from the scale of a column to the shape of its effect, is learned by releases that are
+paid for (:mod:`armijo.methods.additive`).
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils import Tags, check_consistent_length, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from armijo import _validate
+from armijo.accounting.budget import Budget, Computed
+from armijo.data.coded import CodedRows, CodedTable
+from armijo.errors import TableError
+from armijo.estimators.base import (
+    PrivateEstimator,
+    for_loss,
+    positions,
+    refuse_other_type,
+    warn_of_leaks,
+)
+from armijo.estimators.doubts import doubts_about, warn_of_doubts
+from armijo.estimators.weights import (
+    ClassWeight,
+    class_weights,
+    clipped_weights,
+    person_weights,
+    row_weights,
+)
+from armijo.methods.additive import Additive
+from armijo.objectives.additive import AdditiveObjective
+from armijo.objectives.elementwise import elementwise_self_test
+from armijo.plotting import plot_shapes
+from armijo.randomness import as_seed
+from armijo.tables.coder import code_column, code_table, coded_columns
+from armijo.tables.columns import Label, Person, Target
+from armijo.tables.frames import (
+    FROM_DTYPES,
+    SchemaLike,
+    is_frame,
+    resolved_schema,
+    to_frame,
+)
+from armijo.training.run import Callback, Run, RunFiles
+
+
+class PrivateTableEstimator(PrivateEstimator):
+    """Base of the private models of tables.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The (epsilon, delta) of the guarantee of one ``fit``; it is also what is
+        reported.
+    budget : Budget or None
+        The same as one object.  With it, ``epsilon`` and ``delta`` keep their defaults.
+    schema : Schema, path, dict, "from-dtypes" or None
+        What is public of the columns beyond their names and types: a schema or its
+        file, which is complete, or a dict with for some columns a kind (``"ignore"``),
+        bounds (a tuple of two numbers or None) or categories (a list).  What is not
+        declared is learned privately; texts without a list are hashed.  "from-dtypes"
+        takes the categories that a type lists for declared.
+    n_rows : int or None
+        The public number of rows (of persons, with ``person``).  None takes that of the
+        schema, else the number found, and reports the zero-out relation, under which it
+        is public by definition.
+    monotone : mapping or None
+        Numeric columns whose shape never falls (1) or never rises (-1).
+    person : str or None
+        The column that says whose row it is.  The unit of privacy is then a person with
+        all their rows, and ``n_rows`` has to be given.  An array can be given to
+        ``fit`` instead.
+    l2 : float
+        Penalty.
+    pairs : bool or None
+        Whether products of two columns enter; None decides by public numbers.
+    ledger : path or None
+        File that remembers every charge; None keeps them in memory.
+    random_state : None, int, numpy.random.Generator or numpy.random.RandomState
+        None draws noise from the operating system.  Anything else is deterministic and
+        voids the guarantee.
+    callback : callable or None
+        Receives each step record; returning True stops the run, which then has no
+        model yet.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        budget: Budget | None = None,
+        schema: SchemaLike = None,
+        n_rows: int | None = None,
+        monotone: Mapping[str, int] | None = None,
+        person: str | None = None,
+        l2: float = 1e-3,
+        pairs: bool | None = None,
+        ledger: str | os.PathLike[str] | None = None,
+        random_state: Any = None,
+        callback: Callback | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.budget = budget
+        self.schema = schema
+        self.n_rows = n_rows
+        self.monotone = monotone
+        self.person = person
+        self.l2 = l2
+        self.pairs = pairs
+        self.ledger = ledger
+        self.random_state = random_state
+        self.callback = callback
+
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, person: Any = None
+    ) -> Self:
+        """Train with differential privacy.
+
+        Parameters
+        ----------
+        X : DataFrame of pandas, Polars or pyarrow, or array
+            The rows, in natural units.  A cell that is missing or does not fit its
+            column is missing.  Columns of an array are numbers x0, x1, ...
+        y : array of shape (n_samples,) or None
+            What to learn; None takes the column that the schema names.
+        sample_weight : array of shape (n_samples,) or None
+            Weights, clipped to [0, 1]; NaN is 0.
+        person : array of shape (n_samples,) or None
+            Whose row it is, in place of a column.
+
+        Returns
+        -------
+        self
+        """
+        return self.fit_resumable(X, y, sample_weight=sample_weight, person=person)
+
+    def fit_resumable(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        sample_weight: Any = None,
+        person: Any = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        fingerprint: Mapping[str, Any] | None = None,
+        resume: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> Self:
+        """Train like :meth:`fit`, with a checkpoint to go on from.
+
+        Parameters
+        ----------
+        X, y, sample_weight, person
+            As in :meth:`fit`.
+        checkpoint : path or None
+            Written at the start, every few seconds and when the run ends.  The ledger
+            lies beside it (its name and ``.ledger``) if the estimator names none, and
+            the secret key of the run until the run has ended.
+        fingerprint : mapping or None
+            Public JSON values that ledger and checkpoint must share with the run.
+        resume : bool
+            Whether to go on from the checkpoint and the ledger.
+        ready : callable or None
+            Called once all checks have passed, before the first file is made; it may
+            make the folder of the checkpoint.
+
+        Returns
+        -------
+        self
+        """
+        frame = self._frame(X, reset=True)
+        schema, assumed = resolved_schema(self.schema, frame, person=self.person)
+        self.schema_ = schema
+        self.columns_ = coded_columns(schema, self.monotone)
+        table = code_table(frame, schema, columns=self.columns_)
+        labels = self._response(frame, y)
+        persons = self._persons(frame, person)
+        n_rows, relation = self._public_rows(len(frame), schema.n_rows)
+        files = RunFiles(
+            ledger=self.ledger,
+            checkpoint=checkpoint,
+            resume=resume,
+            named=fingerprint or {},
+            ready=ready,
+        )
+        weights = row_weights(
+            clipped_weights(sample_weight, len(frame)),
+            None if persons is None else person_weights(persons, len(frame)),
+        )
+        tested = Computed(
+            assumptions=(elementwise_self_test(), *assumed * is_frame(X)),
+            unit="row" if persons is None else "person",
+        )
+        run = Run(
+            self._objective(),
+            CodedRows(table, labels, weights),
+            self._method(),
+            self._budget(),
+            n_rows=n_rows,
+            relation=relation,
+            seed=as_seed(self.random_state, name="random_state"),
+            computed=tested,
+            files=files,
+        )
+        self.__dict__.pop("model_", None)
+        run.complete(self.callback)
+        self._keep_run(run)
+        method = run.method
+        assert isinstance(method, Additive)
+        if self.n_iter_ == sum(count for _, count in method.schedule()):
+            self.model_ = method.model(run.state)
+            self.releases_ = pd.DataFrame(method.releases())
+            self.doubts_ = doubts_about(self.model_, run.accountant.budget, n_rows)
+            warn_of_doubts(self.doubts_)
+        return self
+
+    def _frame(self, X: Any, *, reset: bool) -> pd.DataFrame:
+        """Return the rows as a frame of pandas, refusing what is no table."""
+        if not is_frame(X):
+            X = validate_data(
+                self, X, reset=reset, ensure_all_finite=False, dtype=[np.float64]
+            )
+            return pd.DataFrame(X, columns=[f"x{k}" for k in range(X.shape[1])])
+        frame = to_frame(X)
+        if reset:
+            self.n_features_in_ = frame.shape[1]
+            self.feature_names_in_ = np.array(list(frame.columns), dtype=object)
+        return frame
+
+    def _persons(self, frame: pd.DataFrame, persons: Any) -> NDArray[Any] | None:
+        """Return whose row each is, from a column or an array."""
+        name = self.schema_.person
+        if persons is None and name is None:
+            return None
+        if persons is not None and name is not None:
+            raise ValueError(
+                f"Expected persons as a column or as an array, got both, the column "
+                f"{name!r} and person=; leave one out. Nothing was spent."
+            )
+        if self.n_rows is None and self.schema_.n_rows is None:
+            raise ValueError(
+                "Expected the public number of persons as n_rows, got None: how many "
+                "persons have rows is not public by itself. Nothing was spent."
+            )
+        if name is not None:
+            return code_column(frame, Person(name))
+        values = pd.Series(np.asarray(persons, dtype=object), name="person")
+        check_consistent_length(values, frame)
+        (found,) = Person("person").code(values)
+        return found
+
+    def _method(self) -> Additive:
+        return Additive(pairs=self.pairs)
+
+    def _scores(self, X: Any) -> NDArray[np.float64]:
+        """Return the model's scores of some rows."""
+        check_is_fitted(self, "model_")
+        return np.asarray(self.model_.scores(self._table(X)))
+
+    def _table(self, X: Any) -> CodedTable:
+        frame = self._frame(X, reset=False)
+        return code_table(frame, self.schema_, columns=self.columns_)
+
+    def plot_shapes(self, axes: Any = None) -> Any:
+        """Draw the fitted contribution of every column, and return the axes.
+
+        They are released values: nothing is spent.
+        """
+        check_is_fitted(self, "model_")
+        shapes, names = self.model_.shapes(), self.level_names_
+        return plot_shapes(shapes, names, self._outputs, axes)
+
+    @property
+    def level_names_(self) -> dict[str, tuple[str, ...]]:
+        """The names of the levels of each category."""
+        parts = self.schema_.parts
+        return {part.info.name: part.level_names for part in parts}
+
+    def __sklearn_tags__(self) -> Tags:
+        """Say what scikit-learn may expect."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        tags.input_tags.categorical = True
+        return tags
+
+
+class PrivateClassifier(ClassifierMixin, PrivateTableEstimator):
+    """Classes of table rows under differential privacy, with nothing to set.
+
+    One shape for each column (and for each of more than two classes), products of two
+    columns where rows are many for the noise, probabilities that are calibrated.
+    Parameters are those of :class:`PrivateTableEstimator`, and:
+
+    Parameters
+    ----------
+    classes : sequence or None
+        The public list of classes.  None takes that of the schema, False and True for
+        labels of a boolean type, else reads it from the labels, which is a leak and
+        warned about.  A row with another label is blank once classes are declared.
+    class_weight : mapping, "balanced" or None
+        Weights by class, divided by the largest; "balanced" uses released counts.
+
+    Attributes
+    ----------
+    classes_ : array
+        The classes.
+    model_ : AdditiveModel
+        What was learned: released values only.
+    schema_ : Schema
+        What counted as public of the columns.
+    doubts_ : tuple of str
+        What released values and settings give reason to look at.
+    releases_ : DataFrame
+        What was released: name, number, L2 sensitivity and share of the budget.
+    privacy_, history_, n_iter_
+        As of :class:`armijo.PrivateLogisticRegression`.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> age = np.random.default_rng(0).integers(18, 90, 20_000)
+    >>> people = pd.DataFrame({"age": age, "sex": pd.array(["f", "m"] * 10_000, "str")})
+    >>> model = PrivateClassifier(epsilon=1.0, delta=1e-6, classes=["low", "high"])
+    >>> income = np.where(age > 40, "high", "low")
+    >>> model.fit(people, income).score(people, income) > 0.95
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        budget: Budget | None = None,
+        schema: SchemaLike = None,
+        classes: Sequence[Any] | None = None,
+        n_rows: int | None = None,
+        monotone: Mapping[str, int] | None = None,
+        class_weight: ClassWeight = None,
+        person: str | None = None,
+        l2: float = 1e-3,
+        pairs: bool | None = None,
+        ledger: str | os.PathLike[str] | None = None,
+        random_state: Any = None,
+        callback: Callback | None = None,
+    ) -> None:
+        super().__init__(
+            epsilon=epsilon,
+            delta=delta,
+            budget=budget,
+            schema=schema,
+            n_rows=n_rows,
+            monotone=monotone,
+            person=person,
+            l2=l2,
+            pairs=pairs,
+            ledger=ledger,
+            random_state=random_state,
+            callback=callback,
+        )
+        self.classes = classes
+        self.class_weight = class_weight
+
+    def _response(self, frame: pd.DataFrame, y: Any) -> NDArray[np.float64]:
+        """Return labels as the loss takes them; NaN makes a row blank."""
+        places = self._places(frame, y)
+        if len(self.classes_) < 2:
+            where = "the labels" if self.classes is None else "classes="
+            raise ValueError(
+                f"Expected at least two classes in {where}, got "
+                f"{self.classes_.tolist()}; a classifier cannot learn from one class. "
+                "Nothing was spent."
+            )
+        labels = for_loss(places, len(self.classes_)).astype(np.float64)
+        return np.where(places < 0, np.nan, labels)
+
+    def _places(self, frame: pd.DataFrame, y: Any) -> NDArray[np.int64]:
+        """Return the place of each label among the classes, which are set."""
+        label = self.schema_.response
+        if isinstance(label, Target):
+            raise TableError(
+                f"Expected classes to learn, got {label.name!r}, which the schema says "
+                "is a number; use PrivateRegressor, or declare a label with classes. "
+                "Nothing was spent."
+            )
+        if isinstance(label, Label) and self.classes is None:
+            self.classes_ = np.array(label.classes)
+            if y is not None:
+                frame = pd.DataFrame({label.name: np.asarray(y, dtype=object)})
+            return code_column(frame, label).astype(np.int64)
+        if y is None:
+            if label is None:
+                raise _no_target()
+            y = frame[label.name]
+        return self._own_places(y, len(frame))
+
+    def _own_places(self, y: Any, n_rows: int) -> NDArray[np.int64]:
+        """Return places among classes that are given, or read."""
+        listed = isinstance(getattr(y, "dtype", None), pd.CategoricalDtype)
+        known: Any = self.classes
+        if known is None and listed and self.schema == FROM_DTYPES:
+            known = y.dtype.categories.tolist()
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(y, np.empty(n_rows))
+        if known is None and y.dtype == bool:
+            known = [False, True]
+        warn_of_leaks(classes_read=known is None, accounting="sound", leaky=False)
+        if known is None:
+            known = _read_classes(y)
+        self.classes_ = np.unique(np.asarray(known))
+        refuse_other_type(y, self.classes_)
+        return positions(y, self.classes_)
+
+    @property
+    def _outputs(self) -> tuple[str, ...]:
+        """What each line of a shape is for."""
+        return tuple(map(str, self.classes_)) if len(self.classes_) > 2 else ()
+
+    def _objective(self) -> AdditiveObjective:
+        return AdditiveObjective(
+            columns=self.columns_,
+            loss="logistic" if len(self.classes_) == 2 else "softmax",
+            n_classes=len(self.classes_),
+            l2=self.l2,
+            class_weight=class_weights(self.class_weight, self.classes_),
+        )
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Return calibrated log-odds: one for each row, or one per row and class."""
+        return self._scores(X)
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return the probability of each class."""
+        scores = self._scores(X)
+        if scores.ndim == 1:
+            positive = expit(scores)
+            return np.column_stack([1 - positive, positive])
+        return np.asarray(softmax(scores, axis=1))
+
+    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return the logarithm of the probability of each class."""
+        return np.asarray(np.log(self.predict_proba(X)))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most probable class of each row."""
+        scores = self._scores(X)
+        if scores.ndim == 1:
+            return np.asarray(self.classes_[(scores >= 0).astype(int)])
+        return np.asarray(self.classes_[scores.argmax(axis=1)])
+
+    def __sklearn_tags__(self) -> Tags:
+        """Say what scikit-learn may expect."""
+        tags = super().__sklearn_tags__()
+        # Noise may cost any accuracy on the tiny tables of the estimator checks.
+        tags.classifier_tags.poor_score = True
+        return tags
+
+
+class PrivateRegressor(RegressorMixin, PrivateTableEstimator):
+    """A number of table rows under differential privacy, with nothing to set.
+
+    Parameters are those of :class:`PrivateTableEstimator`, and:
+
+    Parameters
+    ----------
+    loss : {"squared", "huber"}
+        What is minimized.
+    target_bounds : tuple of two numbers, or None
+        Public bounds, to which targets are clipped.  None takes those of the schema;
+        without any they are learned privately, for a share of the budget.
+
+    Attributes
+    ----------
+    model_, schema_, doubts_, releases_, privacy_, history_, n_iter_
+        As of :class:`PrivateClassifier`.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        budget: Budget | None = None,
+        schema: SchemaLike = None,
+        loss: Literal["squared", "huber"] = "squared",
+        target_bounds: tuple[float, float] | None = None,
+        n_rows: int | None = None,
+        monotone: Mapping[str, int] | None = None,
+        person: str | None = None,
+        l2: float = 1e-3,
+        pairs: bool | None = None,
+        ledger: str | os.PathLike[str] | None = None,
+        random_state: Any = None,
+        callback: Callback | None = None,
+    ) -> None:
+        super().__init__(
+            epsilon=epsilon,
+            delta=delta,
+            budget=budget,
+            schema=schema,
+            n_rows=n_rows,
+            monotone=monotone,
+            person=person,
+            l2=l2,
+            pairs=pairs,
+            ledger=ledger,
+            random_state=random_state,
+            callback=callback,
+        )
+        self.loss = loss
+        self.target_bounds = target_bounds
+
+    def _response(self, frame: pd.DataFrame, y: Any) -> NDArray[np.float64]:
+        """Return targets; a row without a finite one is blank."""
+        target = self.schema_.response
+        if isinstance(target, Label):
+            raise TableError(
+                f"Expected a number to predict, got {target.name!r}, which the schema "
+                "says has classes; use PrivateClassifier, or declare a target. Nothing "
+                "was spent."
+            )
+        if y is None:
+            if target is None:
+                raise _no_target()
+            return code_column(frame, target).astype(np.float64)
+        values = column_or_1d(y, warn=True)
+        check_consistent_length(values, frame)
+        (numbers,) = Target("y").code(pd.Series(values, name="y"))
+        return np.asarray(numbers)
+
+    _outputs: tuple[str, ...] = ()
+
+    def _objective(self) -> AdditiveObjective:
+        _validate.choice(("squared", "huber"), loss=self.loss)
+        bounds, target = self.target_bounds, self.schema_.response
+        if bounds is None and isinstance(target, Target):
+            bounds = target.bounds
+        if bounds is not None:
+            _refuse_target_bounds(bounds)
+        return AdditiveObjective(
+            columns=self.columns_,
+            loss=self.loss,
+            l2=self.l2,
+            target_bounds=(None, None) if bounds is None else (bounds[0], bounds[1]),
+        )
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """Return the expected target of each row, in its own unit."""
+        return self._scores(X)
+
+    def __sklearn_tags__(self) -> Tags:
+        """Say what scikit-learn may expect."""
+        tags = super().__sklearn_tags__()
+        # Noise may cost any accuracy on the tiny tables of the estimator checks.
+        tags.regressor_tags.poor_score = True
+        return tags
+
+
+def _no_target() -> TableError:
+    return TableError(
+        "Expected y, or a schema that names its target, got neither; give the labels "
+        "as y. Nothing was spent."
+    )
+
+
+def _refuse_target_bounds(bounds: tuple[float, float]) -> None:
+    numbers = isinstance(bounds, tuple | list) and len(bounds) == 2
+    if numbers:
+        _validate.finite(low=bounds[0], high=bounds[1])
+    if not numbers or not bounds[0] < bounds[1]:
+        raise ValueError(
+            f"Expected target_bounds=(low, high) with low < high, got {bounds!r}; give "
+            "public bounds, or None to learn them. Nothing was spent."
+        )
+
+
+def _read_classes(y: NDArray[Any]) -> NDArray[Any]:
+    """Return the labels that occur: a leak that was warned about."""
+    check_classification_targets(y)
+    present = y[~pd.isna(y)]
+    try:
+        return np.unique(present)
+    except TypeError:
+        raise ValueError(
+            "Expected labels of one type, got several; pass classes= and convert the "
+            "labels. Nothing was spent."
+        ) from None
