@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cells of columns, and what is learned from noisy counts of them."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from armijo.objectives.cells import (
+    Layout,
+    LevelCells,
+    NumericCells,
+    OctaveCells,
+    kept_levels,
+    learned_range,
+    marginals,
+    nearest_shares,
+    shrunk_cdf,
+)
+
+ANY = st.floats(width=64)
+CELLS = (NumericCells(0.0, 1.0), NumericCells(-5.0, 9.0), OctaveCells(), LevelCells(3))
+
+
+@pytest.mark.parametrize("part", CELLS)
+@given(numbers=arrays(float, 20, elements=ANY))
+def test_a_number_falls_into_one_cell_whatever_it_is(part, numbers):
+    places = part.places(numbers)
+    assert places.min() >= 0 and places.max() < part.size
+    alone = [int(part.places(numbers[k : k + 1])[0]) for k in range(20)]
+    assert places.tolist() == alone
+    assert (places == part.size - 1)[np.isnan(numbers)].all()
+
+
+@given(arrays(float, 50, elements=st.floats(allow_nan=False)))
+def test_cells_of_numbers_are_in_their_order(numbers):
+    for part in CELLS[:3]:
+        assert (np.diff(part.places(np.sort(numbers))) >= 0).all()
+
+
+def test_columns_are_numbered_one_after_the_other():
+    layout = Layout((LevelCells(2), LevelCells(4)))
+    assert layout.bound == math.sqrt(2)
+    columns = [np.array([0, -1, 9]), np.array([3, math.nan, 0.0])]
+    assert [p.tolist() for p in layout.places(columns)] == [[0, 2, 2], [6, 7, 3]]
+    parts = layout.split(np.arange(8.0))
+    assert [part.tolist() for part in parts] == [[0, 1, 2], [3, 4, 5, 6, 7]]
+
+
+def octaves(numbers):
+    part = OctaveCells()
+    return np.bincount(part.places(np.asarray(numbers)), minlength=part.size) * 1.0
+
+
+class TestRange:
+    @pytest.mark.parametrize(
+        "numbers",
+        [
+            np.linspace(0, 100, 5000),
+            np.linspace(20_000, 90_000, 5000),
+            np.linspace(-3, 3, 5000),
+            np.linspace(-900, -100, 5000),
+            np.linspace(1e-4, 3e-4, 5000),
+        ],
+    )
+    def test_it_holds_clear_numbers_and_is_not_far_wider(self, numbers):
+        noise = 20.0
+        rng = np.random.default_rng(0)
+        counts = octaves(numbers)
+        counts += noise * rng.normal(size=counts.size)
+        low, high = learned_range(counts, noise, None, None)
+        within = (numbers >= low) & (numbers <= high)
+        assert within.mean() > 0.98
+        assert high - low <= 16 * np.abs(numbers).max()
+
+    def test_noise_alone_is_no_scale(self):
+        rng = np.random.default_rng(1)
+        size = OctaveCells().size
+        found = [
+            learned_range(rng.normal(size=size), 1.0, None, None) for _ in range(9)
+        ]
+        usual = learned_range(np.zeros(size), 1.0, None, None)
+        assert found.count(usual) >= 8
+
+    @given(
+        arrays(float, OctaveCells().size, elements=st.floats(-1e6, 1e6)),
+        st.floats(0, 100),
+        st.none() | st.floats(-1e9, 1e9),
+        st.none() | st.floats(-1e9, 1e9),
+    )
+    def test_it_is_a_range_for_any_counts(self, counts, noise, low, high):
+        if low is not None and high is not None:
+            high = None
+        ends = learned_range(counts, noise, low, high)
+        assert -math.inf < ends[0] < ends[1] < math.inf
+        if low is not None:
+            assert ends[0] == low
+
+
+class TestDistribution:
+    def test_without_noise_it_is_the_empirical_one(self):
+        counts = np.random.default_rng(0).integers(1, 30, 64) * 1.0
+        cdf = shrunk_cdf(counts, np.full(64, 1 / 64), counts.sum(), 0.0)
+        exact = np.concatenate([[0.0], np.cumsum(counts)]) / counts.sum()
+        assert cdf == pytest.approx(exact, abs=1e-12)
+
+    def test_under_much_noise_it_is_the_prior(self):
+        prior = np.arange(1.0, 65) / np.arange(1.0, 65).sum()
+        noisy = np.random.default_rng(0).normal(size=64) * 1e9
+        cdf = shrunk_cdf(noisy, prior, 100.0, 1e9)
+        assert np.diff(cdf) == pytest.approx(prior, abs=1e-3)
+
+    @given(
+        arrays(float, 37, elements=st.floats(-1e6, 1e6)),
+        st.floats(1, 1e6),
+        st.floats(1e-3, 1e6),
+    )
+    def test_it_is_a_distribution_for_any_counts(self, counts, n_rows, noise):
+        cdf = shrunk_cdf(counts, np.full(37, 1 / 37), n_rows, noise)
+        assert cdf[0] == 0 and cdf[-1] == 1
+        assert (np.diff(cdf) >= 0).all()
+
+    def test_ranks_are_monotone_and_within_one(self):
+        rng = np.random.default_rng(0)
+        part = NumericCells(0.0, 10.0)
+        numbers = np.where(rng.random(3000) < 0.3, 0.0, rng.normal(3, 4, 3000))
+        counts = np.bincount(part.places(numbers), minlength=part.size)
+        counts = counts + 10 * rng.normal(size=part.size)
+        (found,) = marginals([part], [counts], 3000.0, 10.0)
+        at = np.concatenate([[-math.inf], np.linspace(-1e3, 1e3, 9999), [math.inf]])
+        ranks = found.ranks(at)
+        assert ranks.min() >= 0 and ranks.max() <= 1
+        assert (np.diff(ranks) >= -1e-12).all()
+        assert np.isnan(found.ranks(np.array([math.nan]))).all()
+        middle = np.median(numbers)
+        assert found.ranks(np.array([middle]))[0] == pytest.approx(0.5, abs=0.05)
+
+
+class TestLevels:
+    @given(arrays(float, 9, elements=st.floats(-10, 10)))
+    def test_the_nearest_shares(self, shares):
+        found = nearest_shares(shares)
+        assert found.min() >= 0 and found.sum() <= 1 + 1e-9
+        if shares.min() >= 0 and shares.sum() <= 1:
+            assert (found == shares).all()
+        # No shares that add up to one are nearer, in a direction that was not taken.
+        rng = np.random.default_rng(0)
+        for other in rng.dirichlet(np.ones(9), 20):
+            assert np.sum((shares - found) ** 2) <= np.sum((shares - other) ** 2) + 1e-9
+
+    def test_few_levels_are_all_kept_and_missing_ones_if_they_stand_out(self):
+        clear = kept_levels(np.array([500.0, 300.0, 0.0, 200.0]), 1000.0, 1.0)
+        assert clear.merged.tolist() == [0, 1, 2, 3]
+        assert clear.shares == pytest.approx([0.5, 0.3, 0.0, 0.2], abs=1e-3)
+        none = kept_levels(np.array([500.0, 500.0, 0.5]), 1000.0, 1.0)
+        assert none.merged.tolist() == [0, 1, 2]
+        assert len(none.shares) == 3
+
+    def test_rare_ones_of_many_become_one(self):
+        counts = np.zeros(102)
+        counts[:2] = 600.0, 300.0
+        found = kept_levels(counts, 1000.0, 5.0)
+        assert found.merged[:2].tolist() == [0, 1]
+        assert set(found.merged[2:].tolist()) == {2}
+        assert found.shares == pytest.approx([0.6, 0.3, 0.1], abs=1e-2)
+
+    @given(
+        arrays(float, st.integers(2, 60), elements=st.floats(-1e4, 1e4)),
+        st.floats(1, 1e5),
+        st.floats(0.1, 1e4),
+    )
+    def test_every_cell_has_a_kept_level(self, counts, n_rows, noise):
+        found = kept_levels(counts, n_rows, noise)
+        assert len(found.merged) == len(counts)
+        assert found.merged.min() >= 0 and found.merged.max() < len(found.shares)
+        assert found.shares.min() >= 0 and found.shares.sum() <= 1 + 1e-9
