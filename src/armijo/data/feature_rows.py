@@ -51,7 +51,7 @@ class FeatureRows:
                 f"{len(steps)} rows; pass arrays that belong together."
             )
         self._steps, self._y, self._known = steps, y, known
-        self._rows = held_rows(steps, known.astype(np.float64))
+        self._held = held_rows(steps, known.astype(np.float64))
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -60,7 +60,7 @@ class FeatureRows:
     def take(self, index: Index) -> Taken:
         """Return all rows and labels, or some."""
         if index is None:
-            return Taken(self._rows, self._y)
+            return Taken(self._held, self._y)
         weight = self._known[index].astype(np.float64)
         return Taken(held_rows(self._steps[index], weight), self._y[index])
 

@@ -147,7 +147,7 @@ class WhitenedSpace(IntegerSpace):
 
         def seen() -> Rows:
             X = rows.cached_for_run(("whitened", self.digest), made)
-            return Rows(X, rows.y, run_cache=rows.run_cache)
+            return rows.seen_as(X, rows.y)
 
         return rows.cached("view", seen, self)
 
