@@ -47,6 +47,7 @@ def names(page):
 
 
 @pytest.mark.filterwarnings("ignore::armijo.errors.PrivacyLeakWarning")
+@pytest.mark.filterwarnings("ignore::armijo.errors.ModelWarning")  # few rows
 @pytest.mark.parametrize("page", [page for page, blocks in PAGES.items() if blocks])
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -38,13 +38,15 @@ def people(path: Path, rows: int) -> None:
 
 
 def called(words: list[str]) -> None:
-    """Run a command in this process; an edited schema counts as reviewed."""
+    """Run a command in this process; an edited schema is reviewed and has bounds."""
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, (words, done.output, done.exception)
     if words[0] == "schema":
         path = Path(words[words.index("--out") + 1])
         draft = path.read_text(encoding="utf-8")
-        path.write_text(draft.replace("reviewed = false", "reviewed = true"))
+        draft = draft.replace("reviewed = false", "reviewed = true")
+        bounds = 'kind = "numeric"\nlow = 0\nhigh = 120'
+        path.write_text(draft.replace('kind = "numeric"', bounds))
 
 
 @pytest.mark.parametrize("page", SHORT)
