@@ -203,7 +203,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
             where = "the labels" if self.classes is None else "classes="
             raise ValueError(
                 f"Expected at least two different classes in {where}, got "
-                f"{list(self.classes or self.classes_)}. Nothing was spent."
+                f"{self.classes_.tolist()}. Nothing was spent."
             )
         refuse_other_type(y, self.classes_)
         return y

@@ -24,7 +24,7 @@ the same features, so that a model need not carry them.
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -359,19 +359,9 @@ class FeatureMap:
         ArithmeticError
             If there is one: no guarantee would hold on this machine.
         """
-        first, other = self._examples(2)
-        alone = self._raw(first).numpy()
-        between = [self._raw(image).numpy() for image in (other, first, other, first)]
-        same = all(np.array_equal(alone, found) for found in between[1::2])
-        block = np.zeros((TOGETHER, self.raw_size), dtype=np.float32)
-        block[0] = alone
-        expected = self._projected(block)[0]
         fillings = (0.0, math.nan, 1e30, *np.linspace(-1, 1, 5))
-        for place in range(TOGETHER):
-            block[:] = fillings[place % len(fillings)]
-            block[1::3] = between[0]
-            block[place] = alone
-            same &= np.array_equal(self._projected(block)[place], expected)
+        with _one_thread_each():  # as features are made
+            same = self._each_alone(fillings)
         if not same:
             raise ArithmeticError(
                 "Features of an image depend on other images on this machine: torch "
@@ -382,6 +372,22 @@ class FeatureMap:
             "features of an image depend on that image alone: tested, "
             f"{TOGETHER} places of a product, {len(fillings)} kinds of other rows"
         )
+
+    def _each_alone(self, fillings: Sequence[float]) -> bool:
+        """Say whether an image has the same features in all places, beside any rows."""
+        first, other = self._examples(2)
+        alone = self._raw(first).numpy()
+        between = [self._raw(image).numpy() for image in (other, first, other, first)]
+        same = all(np.array_equal(alone, found) for found in between[1::2])
+        block = np.zeros((TOGETHER, self.raw_size), dtype=np.float32)
+        block[0] = alone
+        expected = self._projected(block)[0]
+        for place in range(TOGETHER):
+            block[:] = fillings[place % len(fillings)]
+            block[1::3] = between[0]
+            block[place] = alone
+            same &= np.array_equal(self._projected(block)[place], expected)
+        return same
 
 
 _MADE: OrderedDict[FeatureSettings, FeatureMap] = OrderedDict()
