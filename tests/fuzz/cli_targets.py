@@ -42,16 +42,18 @@ def _words(line: str) -> bytes:
 
 
 FIT = "fit t.csv --schema schema.toml --epsilon 1 --delta 1e-5"
-QUICK = f"{FIT} --method blsgd --option sampling_prob=1"
+LINEAR = f"{FIT} --model logistic"
+QUICK = f"{LINEAR} --method blsgd --option sampling_prob=1"
 OLD = f"{QUICK} --out old --max-batches 2"
 HALF = f"{QUICK} --out half"
 LINES = (
     f"{FIT} --out new",
-    f"{FIT} --out new --method blsgd --option sampling_prob=0.5 --option expected_steps=10 --max-batches 2",  # noqa: E501
-    f"{FIT} --out new --method sgd --option steps=3 --insecure-seed 4 --json",
+    f"{FIT} --out new --monotone age=+1 --insecure-seed 4",
+    f"{LINEAR} --out new --method blsgd --option sampling_prob=0.5 --option expected_steps=10 --max-batches 2",  # noqa: E501
+    f"{LINEAR} --out new --method sgd --option steps=3 --insecure-seed 4 --json",
     f"{FIT} --out new --method objpert --option data_norm=1 --model svm --target income",  # noqa: E501
-    f"{FIT} --out new --method blsgd --accounting paper --option search_form=loss",
-    f"{FIT} --out old --overwrite --leaky-diagnostics",
+    f"{LINEAR} --out new --method blsgd --accounting paper --option search_form=loss",
+    f"{LINEAR} --out old --overwrite --leaky-diagnostics",
     f"{HALF} --resume",
     "account --sampling-prob 0.1 --noise-multiplier 2 --steps 100 --delta 1e-5 --json",
     "account --sampling-prob 1 --noise-multiplier 2 --steps 9 --delta 1e-5 --search-epsilon 0.1",  # noqa: E501
