@@ -231,6 +231,26 @@ class TestDirectionAndChoice:
         assert found[0, :2] == pytest.approx([6.0, 1.2])  # 3/(0 + .5) and 3/(2 + .5)
         assert curvature.rms_score(g) == pytest.approx(math.sqrt(2 * 9.0))
 
+    def test_evidence_is_standardized_under_noise_and_sees_a_signal(self):
+        rng = np.random.default_rng(0)
+        vectors = np.linalg.qr(rng.normal(size=(8, 8)))[0]
+        curvature = Curvature(
+            values=np.array([-1.0, 0, 0.1, 0.2, 1, 2, 4, 8]),
+            vectors=vectors,
+            constant=0.5,
+        )
+        draws = rng.normal(size=(4000, 2, 9)) * 3.0
+        found = [curvature.evidence(torch.from_numpy(g), 3.0) for g in draws]
+        assert np.mean(found) == pytest.approx(0.0, abs=0.06)
+        assert np.std(found) == pytest.approx(1.0, abs=0.1)
+        weights = np.zeros((2, 9))
+        weights[:, :8] = 12.0 * vectors[:, -1]  # along the largest eigenvalue
+        strong = curvature.evidence(torch.from_numpy(draws[0] + weights), 3.0)
+        weights[:, :8] = 12.0 * vectors[:, 1]  # where features do not vary
+        weak = curvature.evidence(torch.from_numpy(draws[0] + weights), 3.0)
+        assert strong > 5 > weak
+        assert curvature.evidence(torch.from_numpy(draws[0]), 0.0) > 1e6
+
     @pytest.mark.parametrize(
         ("drops", "noise", "expected"),
         [

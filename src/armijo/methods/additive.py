@@ -116,8 +116,8 @@ class AdditiveState:
     """Released values: counts, the point in the present coordinates, and the model.
 
     ``w`` holds weights of the features and intercepts, one row for each score; features
-    that released counts did not lead to have none.  ``gain`` is the released drop of
-    the mean loss by all steps so far.
+    that released counts did not lead to have none.  ``evidence`` is that of the first
+    gradient, at a model that knows the shares of the classes only.
     """
 
     w: Tensor
@@ -130,8 +130,7 @@ class AdditiveState:
     point: Tensor | None = None
     total: Tensor | None = None
     step_size: float = FIRST_STEP
-    gain: float = 0.0
-    gain_variance: float = 0.0
+    evidence: float = 0.0
     calibration: Tensor | None = None
 
     # Vectors that are not as long as the parameters.
@@ -736,13 +735,13 @@ class Additive(Method[AdditiveState]):
             gradient_rho=used[0].rho,
             max_grad_norm=space.clip,
         )
+        first = what.phase == what.update == 0
         new = replace(
             state,
             point=taken.point,
             total=total,
             step_size=taken.step_size,
-            gain=state.gain + taken.gain,
-            gain_variance=state.gain_variance + taken.gain_noise**2,
+            evidence=taken.evidence if first else state.evidence,
             w=self.padded(space.model(mean), space.features.size),
         )
         return new, record

@@ -22,7 +22,7 @@ from armijo.methods.additive import Additive, AdditiveState, Columns
 from armijo.methods.base import Problem
 from armijo.objectives.additive import AdditiveObjective, Features, NumericFeatures
 
-CLEAR_GAIN = 2.0  # standard deviations by which a model must win over the prior
+CLEAR_EVIDENCE = 3.0  # standard deviations by which columns must tell of the target
 
 _TENSORS = ("scales", "counts", "chosen", "calibration")
 
@@ -155,9 +155,8 @@ class AdditiveModel:
 
     @property
     def better_than_prior(self) -> bool:
-        """Whether released drops of the loss stand out from their noise."""
-        noise = math.sqrt(self.state.gain_variance)
-        return self.state.gain > CLEAR_GAIN * noise
+        """Whether the first gradient, at the prior, stands out from its noise."""
+        return self.state.evidence > CLEAR_EVIDENCE
 
     def to_dict(self) -> dict[str, Any]:
         """Return the model as plain values, which :meth:`from_dict` takes."""
@@ -171,8 +170,7 @@ class AdditiveModel:
             "n_rows": self.columns.n_rows,
             "noise_multiplier": self.method.noise_multiplier,
             "weights": self.weights.tolist(),
-            "gain": self.state.gain,
-            "gain_variance": self.state.gain_variance,
+            "evidence": self.state.evidence,
         }
         for name in _TENSORS:
             tensor = getattr(self.state, name)
@@ -206,8 +204,7 @@ class AdditiveModel:
             tensors: dict[str, Any] = {n: _tensor(document[n]) for n in _TENSORS}
             state = AdditiveState(
                 w=method.objective.start(),
-                gain=_number(document["gain"]),
-                gain_variance=_number(document["gain_variance"]),
+                evidence=_number(document["evidence"]),
                 **tensors,
             )
             _refuse_lengths(method, state)

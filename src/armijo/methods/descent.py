@@ -57,6 +57,7 @@ INTERCEPT_DAMPING = 2.0
 SMALL_NOISE = 0.004  # of the mean gradient; beyond it weights are held back further
 MOMENT_FLOOR = 0.5  # least damping, in spectral norms of the noise in the moments
 SMALLEST_DAMPING = 1e-6  # least damping of all, where there is no noise
+MOST_EVIDENCE = 1e9  # where there is no noise
 LARGEST_CLIP = 1e3  # where the clip ends as noise vanishes; it clips nothing there
 
 _LAST = FACTORS.index(1.0)
@@ -111,6 +112,20 @@ class Curvature:
         square = float((self._curvatures * self._rotate(weights) ** 2).sum())
         square += self.constant**2 * float((intercepts**2).sum())
         return math.sqrt(max(square, 1e-24))
+
+    def evidence(self, g: Tensor, noise: float) -> float:
+        """Compare squares of a released gradient with what noise alone would give.
+
+        Squares along the eigenvectors, in units of the noise, are weighted by the
+        eigenvalues: signal lies where features vary.  Under noise alone each has mean
+        one and variance two.
+        """
+        if noise == 0:
+            return MOST_EVIDENCE
+        squares = (self._rotate(self._parts(g)[0]) / noise) ** 2
+        values = np.maximum(self._curvatures, 1e-12)
+        spread = math.sqrt(2 * len(squares) * float((values**2).sum()))
+        return min(float((values * (squares - 1)).sum()) / spread, MOST_EVIDENCE)
 
     @property
     def _curvatures(self) -> FloatArray:
@@ -478,15 +493,14 @@ class Descent:
 class StepTaken:
     """A step that was made, in released values.
 
-    ``gain`` is the released drop of the mean loss by it, with ``gain_noise`` as its
-    standard deviation; both are zero without a search.
+    ``evidence`` says by how many standard deviations the released gradient exceeds
+    noise alone.
     """
 
     point: Tensor
     step_size: float
     direction_norm: float
-    gain: float = 0.0
-    gain_noise: float = 0.0
+    evidence: float
 
 
 def take_step(
@@ -516,14 +530,13 @@ def take_step(
         sizes=tuple(factor * step_size for factor in FACTORS),
         rms_score=curvature.rms_score(blocks),
     )
-    direction, gain, noise = blocks.reshape(-1), 0.0, 0.0
+    direction = blocks.reshape(-1)
     for search in mechanisms[1:]:
         drops = batch.noisy_sum(points.query(w, frame.model(direction)), search)
         falls = points.penalty_falls(point, direction)
         step_size = points.chosen(drops, search.noise_scale, size, falls)
-        place = points.sizes.index(step_size)
-        gain = float(drops[place] * points.scales[place]) / size
-        noise = float(search.noise_scale * points.scales[place]) / size
         step_size = min(max(step_size, SMALLEST_STEP), largest)
     new = point - step_size * direction
-    return StepTaken(new, step_size, float(direction.norm()), gain, noise)
+    blocks = torch.from_numpy(noisy_sum).reshape(frame.objective.outputs, -1)
+    evidence = curvature.evidence(blocks, mechanisms[0].noise_scale)
+    return StepTaken(new, step_size, float(direction.norm()), evidence)
