@@ -183,7 +183,9 @@ def _calls(tree: ast.AST) -> list[str]:
         # A safetensors file holds numbers and plain text, nothing that could be run.
         numbers = name == "safetensors.torch.load"
         safe = numbers or given.get("weights_only") == "True"
-        if name in ("eval", "exec", "np.load", "pd.read_pickle", "yaml.load"):
+        if name in ("eval", "exec", "pd.read_pickle", "yaml.load"):
+            found.append(name)
+        if name == "np.load" and given.get("allow_pickle") != "False":
             found.append(name)
         if name.endswith("torch.load") and not safe:
             found.append(name)

@@ -20,7 +20,7 @@ from armijo.data import integer_rows
 from armijo.data.coded import CodedRows, CodedTable
 from armijo.data.integer_rows import IntegerRows
 from armijo.data.query import CertifiedSum, Rows
-from armijo.methods import additive
+from armijo.methods import additive, descent
 from armijo.objectives.cells import Layout
 from tests.objectives.table_doubles import (
     COLUMNS,
@@ -231,14 +231,14 @@ class TestPlantedBugs:
         assert {"step 0 0 gradient", "step 1 9 gradient"} <= found
 
     def test_weights_before_clipping(self, monkeypatch):
-        real = additive.product_sum
+        real = descent.product_sum
 
         def early(slopes, rows, constant, bound):
             weighted = slopes * rows.weight[:, None]
             whole = replace(rows, weight=np.ones(len(rows)))
             return real(weighted, whole, constant, bound)
 
-        monkeypatch.setattr(additive, "product_sum", early)
+        monkeypatch.setattr(descent, "product_sum", early)
         assert "step 1 9 gradient" in too_long("squared", 1 / 3, 24)
 
     def test_weights_that_are_forgotten(self, monkeypatch):
@@ -267,7 +267,7 @@ class TestPlantedBugs:
         assert "step 1 9 gradient" in differing("logistic")
 
     def test_sums_in_single_precision(self, monkeypatch):
-        real = additive.moment_sum
+        real = descent.moment_sum
 
         def rounded(rows, radius):
             exact = real(rows, radius)
@@ -278,5 +278,5 @@ class TestPlantedBugs:
                 exact.finest,
             )
 
-        monkeypatch.setattr(additive, "moment_sum", rounded)
+        monkeypatch.setattr(descent, "moment_sum", rounded)
         assert differing("logistic") == {"moments 0 0", "moments 1 0"}

@@ -155,8 +155,10 @@ def test_a_file_and_a_schema_are_complete(tmp_path, schema, frame):
     (tmp_path / "s.toml").write_text(schema.to_toml())
     for given in (schema, tmp_path / "s.toml", str(tmp_path / "s.toml")):
         assert resolved_schema(given, frame) == (schema, ())
-    with pytest.raises(TableError, match='kind = "person" in the schema'):
-        resolved_schema(schema, frame, person="note")
+    named, _ = resolved_schema(schema, frame, person="note")
+    assert named.person == "note" and named.target == schema.target
+    with pytest.raises(TableError, match="Expected the person column"):
+        resolved_schema(schema, frame, person="income")
 
 
 def test_decimals_are_numbers_and_nested_cells_are_not():
