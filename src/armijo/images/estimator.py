@@ -7,6 +7,7 @@ and nothing has to be set but the budget.
 """
 
 import hashlib
+import io
 import json
 import os
 from collections.abc import Sequence
@@ -240,13 +241,15 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
             name.update(np.ascontiguousarray(image).tobytes())
         path = Path(self.cache) / f"features-{name.hexdigest()[:32]}.npy"
         if path.is_file():
-            found = np.load(path, mmap_mode="r", allow_pickle=False)
+            # Into memory: norms are computed once, so what is summed must not change.
+            found = np.load(path, allow_pickle=False)
             if found.shape == (len(pictures), made.size) and found.dtype == np.int16:
                 return np.asarray(found)
         found = made.integers(pictures, self.progress)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-            np.save(file, found)
+        whole = io.BytesIO()
+        np.save(whole, found)
+        replace_file(path, whole.getvalue(), mode=0o600)  # never half a file
         return found
 
     def _keep(self, run: Run, made: FeatureMap) -> None:
