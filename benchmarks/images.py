@@ -1,60 +1,104 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accuracy, time and memory of the private classifier of images, on files of images.
 
-    python -m benchmarks.images train-images-idx3-ubyte.gz t10k-images-idx3-ubyte.gz
+    python -m benchmarks.images fashion-mnist \
+        train-images-idx3-ubyte.gz t10k-images-idx3-ubyte.gz --draws 3
+    python -m benchmarks.images cifar10 FOLDER FOLDER/test_batch.bin --variant no-search
 
-Prints one line for the public filters and basis, which are made once, and one for each
-budget and draw.
+Adds a line for each budget and draw to ``docs/results/images.csv``; features are made
+before, once, and have their own seconds, of this process and its threads (``cpu``).
 """
 
 import argparse
+import csv
 import resource
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from armijo import PrivateImageClassifier
-from armijo.images.features import feature_map
+from armijo.images.features import BANKS, FeatureSettings, feature_map
 from armijo.images.reading import Pictures, load_images
+from armijo.methods.whitened import Whitened
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "images.csv"
+COLUMNS = (
+    "dataset,rows,variant,epsilon,draw,accuracy,feature_cpu,fit_cpu,fit_seconds,gib"
+).split(",")
+
+METHODS: dict[str, Whitened] = {
+    "default": Whitened(),
+    "no-search": Whitened(search_share=0.0),
+    # A share so small that noise drowns the matrix: the whitening is the identity.
+    "no-moments": Whitened(moment_share=1e-9),
+    "search": Whitened(search_share=0.02),
+}
+FEATURES: dict[str, dict[str, Any]] = {
+    "one-bank": {"banks": BANKS[:1]},
+    "two-banks": {"banks": BANKS[:2]},
+    "mirror": {"mirror": True},
+    "no-mirror": {"mirror": False},
+}
+"""Parts of the method, by what an ablation leaves out."""
 
 
 def main() -> None:
-    """Fit each budget, and print what it reached and took."""
+    """Fit each budget, and write what it reached and took."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("dataset")
     arguments.add_argument("train")
     arguments.add_argument("test")
     arguments.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 3.0, 8.0])
     arguments.add_argument("--draws", type=int, default=1)
     arguments.add_argument("--rows", type=int, default=None)
-    arguments.add_argument("--test-rows", type=int, default=None)
+    arguments.add_argument(
+        "--variant", choices=(*METHODS, *FEATURES), default="default"
+    )
     arguments.add_argument("--cache", default=None)
+    arguments.add_argument("--out", type=Path, default=RESULTS)
     asked = arguments.parse_args()
     train, test = load_images(asked.train), load_images(asked.test)
     X, y = train.images[: asked.rows], train.labels[: asked.rows]
-    X_test, y_test = test.images[: asked.test_rows], test.labels[: asked.test_rows]
     classes = np.unique(test.labels).tolist()
-    settings = PrivateImageClassifier()._settings(Pictures(X))
-    start = time.perf_counter()
-    feature_map(settings)
-    _say(f"filters and basis: {time.perf_counter() - start:.0f} s")
-    for epsilon in asked.epsilon:
-        for draw in range(asked.draws):
-            start = time.perf_counter()
-            model = PrivateImageClassifier(
-                epsilon=epsilon, classes=classes, cache=asked.cache
-            ).fit(X, y)
-            took = time.perf_counter() - start
-            accuracy = model.score(X_test, y_test)
+    kind = type("Variant", (PrivateImageClassifier,), {})
+    kind._method = METHODS.get(asked.variant, Whitened())
+    given = {"classes": classes, "cache": asked.cache}
+    if asked.variant in FEATURES:
+        plain = PrivateImageClassifier()._settings(Pictures(X))
+        given["features"] = FeatureSettings(
+            **{**vars(plain), **FEATURES[asked.variant]}
+        )
+    start = time.process_time()
+    held = kind(**given)
+    made = feature_map(held._settings(Pictures(X)))
+    if asked.cache is not None:
+        held._features(made, Pictures(X))
+    features = time.process_time() - start
+    for draw in range(asked.draws):
+        for epsilon in asked.epsilon:
+            model = kind(epsilon=epsilon, **given)
+            wall, start = time.perf_counter(), time.process_time()
+            model.fit(X, y)
+            wall, cpu = time.perf_counter() - wall, time.process_time() - start
+            accuracy = model.score(test.images, test.labels)
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-            _say(
-                f"epsilon {epsilon:g}, draw {draw}: accuracy {accuracy:.4f}, fit "
-                f"{took:.0f} s, peak memory {memory:.1f} GiB"
-            )
+            took = f"{features:.0f} {cpu:.0f} {wall:.0f} {memory:.1f}".split()
+            known = (asked.dataset, len(y), asked.variant, epsilon, draw)
+            _write(asked.out, [*known, f"{accuracy:.4f}", *took])
 
 
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
+def _write(path: Path, line: list[Any]) -> None:
+    """Add a line to the file, which begins with the names of its columns."""
+    new = not path.is_file()
+    with path.open("a", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if new:
+            writer.writerow(COLUMNS)
+        writer.writerow(line)
+    sys.stdout.write(",".join(map(str, line)) + "\n")
     sys.stdout.flush()
 
 

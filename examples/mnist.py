@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train the paper's small convolutional network on MNIST under differential privacy.
 
-    python examples/mnist.py --epsilon 3 --steps 1000
+    python examples/mnist.py --epsilon 3
 
-Nothing but the budget and the number of steps is set: step sizes are found by the
-private line search.
+Nothing but the budget is set: steps, batches and step size follow from it.
 """
 
 import argparse
@@ -15,7 +14,7 @@ from torch import nn
 
 import armijo
 from armijo import Budget
-from armijo.networks import cnn_small
+from armijo.networks import Standardize, cnn_small, he_init_
 from armijo_reproduction import datasets
 
 
@@ -23,7 +22,7 @@ def main() -> None:
     """Train, and print accuracy on the publisher's test images and the guarantee."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--epsilon", type=float, default=3.0)
-    arguments.add_argument("--steps", type=int, default=1000)
+    arguments.add_argument("--steps", type=int, default=None)
     arguments.add_argument("--method", default="auto")
     arguments.add_argument("--dataset", default="mnist")
     asked = arguments.parse_args()
@@ -34,7 +33,7 @@ def main() -> None:
         with torch.no_grad():
             return float((model(images).argmax(1) == labels).float().mean())
 
-    model = cnn_small()
+    model = nn.Sequential(Standardize(), he_init_(cnn_small()))
     run = armijo.train(
         model,
         nn.CrossEntropyLoss(reduction="none"),
@@ -45,7 +44,7 @@ def main() -> None:
         n_rows=len(train.y),
         ledger=f"{asked.dataset}-ledger.jsonl",
         evaluate=accuracy,
-        evaluate_every=max(1, asked.steps // 10),
+        evaluate_every=50,
         progress=True,
     )
     for step, value in run.evaluations:

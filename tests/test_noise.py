@@ -35,7 +35,7 @@ from armijo._noise.gaussian import (
     in_tail,
     strips_for,
 )
-from armijo._noise.lazy import (
+from armijo._noise.rejection import (
     GUARD,
     LazyUniform,
     e_folds,
@@ -186,7 +186,7 @@ def test_every_strip_is_above_the_curve_and_has_the_chance_of_its_area(scale):
         assert curve(number, cover)[1] <= height <= 2
     for number, sure in enumerate(cover.sure[where[:-1]]):
         end = curve(number + 1, cover)[0]
-        assert Fraction(int(sure), 2**cover.coin_bits) * heights[number] <= end
+        assert Fraction(int(sure), 2**cover.uniform_bits) * heights[number] <= end
     assert cover.sure[where[-1]] == 0
 
 
@@ -275,8 +275,8 @@ def test_gaussian_draw_is_the_nearest_integer(word, expected):
 def test_the_nearest_integer_needs_no_bit_of_the_coin(exponent, twice):
     """At half integers and next to them, whatever bits a word has left for its coin."""
     cover, count = strips_for(2**exponent), gaussian_proposals(2**exponent)
-    last = 2**cover.coin_bits
-    assert cover.coin_bits == min(16, 54 - exponent)
+    last = 2**cover.uniform_bits
+    assert cover.uniform_bits == min(16, 54 - exponent)
     for place in (twice * cover.half, twice * cover.half - last):
         strip = place >> 50
         number = strip if strip >= 0 else -1 - strip

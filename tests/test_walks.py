@@ -41,8 +41,8 @@ def test_a_fit():
     model = PrivateLogisticRegression(classes=[0, 1], n_rows=500)
     files = walked(lambda: model.fit(X, y))
     assert "training/run.py" in files
-    # 25, the steps that auto shares with the additive method, and a shared base.
-    assert len(files) <= 27, sorted(files)
+    # Three of them tell where rows lie: in memory, in a stream or with workers.
+    assert len(files) <= 28, sorted(files)
 
 
 def test_a_training():
@@ -53,7 +53,7 @@ def test_a_training():
     given = {"epsilon": 1.0, "delta": 1e-5, "steps": 6}
     files = walked(lambda: armijo.train(model, loss, (inputs, labels), **given))
     assert "training/run.py" in files
-    assert len(files) <= 32, sorted(files)
+    assert len(files) <= 30, sorted(files)
 
 
 def test_a_fit_of_a_table(tmp_path, monkeypatch):
@@ -70,4 +70,4 @@ def test_a_fit_of_a_table(tmp_path, monkeypatch):
     files = walked(call)
     assert "training/run.py" in files
     # What a cell is, a column, a schema, a frame and a table's code: a file for each.
-    assert len(files) <= 55, sorted(files)
+    assert len(files) <= 51, sorted(files)

@@ -34,6 +34,7 @@ def solved(**given):
 
 
 def trained(**given):
+    torch.manual_seed(0)  # equal modules are probed once
     fine = {
         "model": torch.nn.Linear(2, 2),
         "loss": torch.nn.CrossEntropyLoss(reduction="none"),

@@ -23,6 +23,7 @@ from .estimators import PrivateRegressor as PrivateRegressor
 from .estimators import Solution as Solution
 from .estimators import solve as solve
 from .images.estimator import PrivateImageClassifier as PrivateImageClassifier
+from .images.features import features as features
 from .methods.base import StepRecord as StepRecord
 from .methods.line_search import BLGD as BLGD
 from .methods.line_search import BLSGD as BLSGD

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures of a run and of a model, from released values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,10 @@ def draw_steps(ax: Any, history: pd.DataFrame) -> None:
             label="chosen step size",
         )
         ax.set_yscale("log")
+        ax.yaxis.set_major_formatter("{x:g}")
+        sizes = history["step_size"][found]
+        if sizes.max() < 10 * sizes.min():  # no power of ten may lie between them
+            ax.yaxis.set_minor_formatter("{x:g}")
     if history["initial_step"].notna().any():
         ax.plot(
             history["batch"],
@@ -81,10 +85,10 @@ def draw_budgets(ax: Any, history: pd.DataFrame) -> None:
 
 
 def draw_spent(ax: Any, history: pd.DataFrame, guarantee: Guarantee) -> None:
-    """Draw spent epsilon against the preset promise."""
+    """Draw spent epsilon against the budget of the guarantee."""
     epsilon = guarantee.budget.epsilon
     ax.plot(history["batch"], history["epsilon"], color=BLUE, label="spent")
-    label = "promised" if guarantee.holds else "label only: no guarantee"
+    label = "guaranteed" if guarantee.holds else "label only: no guarantee"
     ax.axhline(epsilon, color=ORANGE, linestyle="--", label=f"{label}: {epsilon:g}")
     ax.set_ylabel("epsilon")
     ax.set_ylim(bottom=0)
@@ -148,22 +152,26 @@ def plot_shapes(
     import matplotlib.pyplot as plt
 
     if axes is None:
-        wide = min(_COLUMNS, len(shapes))
-        high = -(-len(shapes) // wide)
-        size = (2.9 * wide + 0.4, 2.0 * high + 0.3)
-        figure, grid = plt.subplots(
-            high, wide, figsize=size, sharey=True, squeeze=False, layout="constrained"
-        )
-        for spare in grid.flat[len(shapes) :]:
-            spare.set_visible(False)
-        axes = grid.flat[: len(shapes)]
-        figure.supylabel("contribution to the score", fontsize=9)
+        axes = shape_axes(len(shapes), plt.figure)
+        axes[0].figure.supylabel("contribution to the score", fontsize=9)
     ordered = sorted(shapes, key=importance, reverse=True)
     for ax, shape in zip(axes, ordered, strict=True):
         draw_shape(ax, shape, (level_names or {}).get(shape.name, ()), outputs)
     if outputs:
         axes[0].legend(fontsize=7, frameon=False, handlelength=1.2)
     return np.asarray(axes)
+
+
+def shape_axes(count: int, new_figure: Callable[..., Any]) -> Any:
+    """Return axes for so many shapes, on a figure of their size."""
+    wide = min(_COLUMNS, count)
+    high = -(-count // wide)
+    size = (2.9 * wide + 0.4, 2.0 * high + 0.3)
+    figure = new_figure(figsize=size, layout="constrained")
+    grid = figure.subplots(high, wide, sharey=True, squeeze=False)
+    for spare in grid.flat[count:]:
+        spare.set_visible(False)
+    return grid.flat[:count]
 
 
 def importance(shape: Any) -> float:

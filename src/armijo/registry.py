@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from armijo import _validate
+from armijo.accounting.budget import Budget
 from armijo.baselines.agd import AGD
 from armijo.baselines.hyfree import HyFree
 from armijo.baselines.perturbation import (
@@ -23,6 +24,7 @@ from armijo.methods.auto import Auto
 from armijo.methods.auto_network import AutoNetwork
 from armijo.methods.base import EPOCHS, Method, Problem
 from armijo.methods.line_search import BLGD, BLSGD
+from armijo.methods.searched_sgd import SearchedSGD
 from armijo.methods.sgd import DPSGD, DPAdam
 
 
@@ -107,13 +109,16 @@ LINEAR: dict[str, Entry] = {
 NETWORK: dict[str, Entry] = {
     **{name: entry for name, entry in LINEAR.items() if entry.kind.networks},
     "auto": Entry(
-        AutoNetwork, "nothing to set: the step follows a private three-point search"
+        AutoNetwork, "nothing to set: steps, batches and step size from the budget"
+    ),
+    "auto-search": Entry(
+        SearchedSGD, "nothing to set: the step follows a private three-point search"
     ),
     "nonprivate": Entry(
         NonPrivateAdam, "Adam without noise: an upper bound, no guarantee"
     ),
 }
-"""The methods for networks: all that need no linear model, and two of their own."""
+"""The methods for networks: all that need no linear model, and three of their own."""
 
 METHODS = tuple(LINEAR)
 """Names that ``method=`` takes for linear models."""
@@ -188,6 +193,7 @@ def parameters_of(method: str) -> set[str]:
 
 def network_method(
     method: str | Method[Any],
+    budget: Budget,
     *,
     n_rows: int,
     sampling_prob: float | None = None,
@@ -197,7 +203,7 @@ def network_method(
 
     A given ``sampling_prob`` or ``steps`` takes the place of the method's own.
 
-    >>> network_method("sgd", n_rows=60_000)[1]
+    >>> network_method("sgd", Budget(epsilon=1.0, delta=1e-5), n_rows=60_000)[1]
     1000
     """
     chosen = make_method(method, table=NETWORK)
@@ -214,6 +220,6 @@ def network_method(
     asked = {"sampling_prob": sampling_prob, "steps": steps, "expected_steps": steps}
     given = {name: asked[name] for name in asked.keys() & takes}
     given = {name: value for name, value in given.items() if value is not None}
-    chosen = replace(chosen, **given).completed(Problem(n_rows=n_rows))
+    chosen = replace(chosen, **given).sized(budget, Problem(n_rows=n_rows))
     own = vars(chosen)
     return chosen, steps or own.get("steps") or own.get("expected_steps") or EPOCHS

@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from armijo.accounting.budget import Budget
-from armijo.accounting.conversion import rdp_limit, smallest
+from armijo.accounting.calibration import rdp_limit, smallest
 from armijo.accounting.mechanisms import Mechanism
-from armijo.accounting.objective_perturbation import ObjectivePerturbation
-from armijo.accounting.output_perturbation import dense_orders
+from armijo.accounting.perturbation import ObjectivePerturbation, dense_orders
 from tests.accounting.exact_divergence import FloatArray
 
 

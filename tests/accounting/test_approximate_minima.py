@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from armijo.accounting.accountants import PlannedAccountant
 from armijo.accounting.budget import Budget
-from armijo.accounting.calibration import planned_epsilon, reachable
-from armijo.accounting.conversion import gaussian_noise, pure_delta
-from armijo.accounting.mechanisms import Gaussian, PureDP
-from armijo.accounting.objective_perturbation import (
+from armijo.accounting.calibration import gaussian_noise, planned_epsilon, reachable
+from armijo.accounting.mechanisms import Gaussian, PureDP, pure_delta
+from armijo.accounting.perturbation import (
     ChaudhuriObjective,
     KiferObjective,
+    WithOutputNoise,
     calibrate_objective,
+    with_output_share,
 )
-from armijo.accounting.output_perturbation import WithOutputNoise, with_output_share
 
 BUDGETS = st.builds(
     Budget,

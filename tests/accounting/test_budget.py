@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from armijo.accounting.budget import Budget, Guarantee, Neighboring
-from armijo.accounting.conversion import (
+from armijo.accounting.calibration import (
     best_order,
     order_grid,
     rdp_limit,

@@ -14,13 +14,15 @@ from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import (
     StepBudget,
+    best_order,
     epsilon_of,
     line_search_budget,
     noise_multiplier_for,
     order_for,
+    rdp_limit,
+    rdp_to_epsilon,
     step_mechanism,
 )
-from armijo.accounting.conversion import best_order, rdp_limit, rdp_to_epsilon
 from armijo.accounting.mechanisms import (
     Composed,
     ExponentialMechanism,

@@ -10,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from armijo.accounting.budget import Budget
-from armijo.accounting.calibration import step_mechanism
-from armijo.accounting.conversion import (
+from armijo.accounting.calibration import (
     best_order,
-    gaussian_delta,
     gaussian_noise,
     smallest,
+    step_mechanism,
 )
-from armijo.accounting.mechanisms import Gaussian, Repeated
-from armijo.accounting.output_perturbation import dense_orders
+from armijo.accounting.mechanisms import Gaussian, Repeated, gaussian_delta
+from armijo.accounting.perturbation import dense_orders
 from tests.accounting.renyi_noise import rdp_keeps
 
 EPSILONS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from armijo.accounting.above_threshold import AboveThreshold
 from armijo.accounting.accountants import SEEDED, PrivacyFilter
 from armijo.accounting.budget import Budget, Neighboring
-from armijo.accounting.conversion import best_order, rdp_limit
+from armijo.accounting.calibration import best_order, rdp_limit
 from armijo.accounting.mechanisms import Composed, Gaussian, PureDP, Subsampled
 from armijo.errors import BudgetExceeded, UnchargedAccess
 from tests.accounting.accounts import BUDGET, STEP, Fixed, drain, snapshot

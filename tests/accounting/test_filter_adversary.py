@@ -15,7 +15,7 @@ from scipy import stats
 
 from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.budget import Budget
-from armijo.accounting.conversion import rdp_limit
+from armijo.accounting.calibration import rdp_limit
 from armijo.accounting.mechanisms import Gaussian, Mechanism
 from armijo.accounting.paper import proposition1_limit
 from tests.accounting.exact_divergence import FloatArray

@@ -21,13 +21,14 @@ from armijo.accounting.mechanisms import (
     Subsampled,
     describe,
 )
-from armijo.accounting.objective_perturbation import (
+from armijo.accounting.perturbation import (
     ApproximateMinima,
     ChaudhuriObjective,
     KiferObjective,
     ObjectivePerturbation,
+    PermutedMixture,
+    WithOutputNoise,
 )
-from armijo.accounting.output_perturbation import PermutedMixture, WithOutputNoise
 from armijo.accounting.verify import TOLERANCE, rebuild
 
 ORDERS = np.array([2.0, 3.0, 8.0, 31.0, 132.0, 250.0])

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from armijo.accounting.budget import Budget, Neighboring
-from armijo.accounting.conversion import gaussian_noise
+from armijo.accounting.calibration import gaussian_noise
 from armijo.accounting.mechanisms import PureDP
-from armijo.accounting.objective_perturbation import (
+from armijo.accounting.perturbation import (
     ApproximateMinima,
     ChaudhuriObjective,
     KiferObjective,

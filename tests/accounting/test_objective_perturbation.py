@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from armijo.accounting.budget import Budget, Neighboring
-from armijo.accounting.conversion import gaussian_delta, gaussian_noise, rdp_to_epsilon
-from armijo.accounting.mechanisms import Gaussian
-from armijo.accounting.objective_perturbation import (
+from armijo.accounting.calibration import gaussian_noise, rdp_to_epsilon
+from armijo.accounting.mechanisms import Gaussian, gaussian_delta
+from armijo.accounting.perturbation import (
     ObjectivePerturbation,
     calibrate_objective,
+    dense_orders,
     least_noise,
+    output_noise,
 )
-from armijo.accounting.output_perturbation import dense_orders, output_noise
 from tests.accounting import contract, one_weight
 from tests.accounting.renyi_noise import objective_noise_rdp
 

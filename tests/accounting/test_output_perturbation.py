@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from armijo.accounting.budget import Neighboring
-from armijo.accounting.output_perturbation import (
+from armijo.accounting.perturbation import (
     contraction,
     gd_sensitivity,
     rsgd_sensitivities,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from armijo.accounting.above_threshold import AboveThreshold
 from armijo.accounting.accountants import SEEDED
 from armijo.accounting.budget import Budget, Neighboring
-from armijo.accounting.conversion import rdp_to_epsilon
+from armijo.accounting.calibration import rdp_to_epsilon
 from armijo.accounting.ledger import read_ledger
 from armijo.accounting.mechanisms import (
     Composed,

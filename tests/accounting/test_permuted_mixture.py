@@ -11,9 +11,9 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from armijo.accounting.budget import Budget, Neighboring
-from armijo.accounting.conversion import gaussian_delta, gaussian_noise, rdp_to_epsilon
-from armijo.accounting.mechanisms import Gaussian
-from armijo.accounting.output_perturbation import (
+from armijo.accounting.calibration import gaussian_noise, rdp_to_epsilon
+from armijo.accounting.mechanisms import Gaussian, gaussian_delta
+from armijo.accounting.perturbation import (
     PermutedMixture,
     dense_orders,
     mixture_noise,

@@ -5,8 +5,11 @@ import pytest
 
 from armijo.accounting.accountants import PlannedAccountant
 from armijo.accounting.budget import Budget
-from armijo.accounting.calibration import noise_for_plan, planned_epsilon
-from armijo.accounting.conversion import gaussian_noise
+from armijo.accounting.calibration import (
+    gaussian_noise,
+    noise_for_plan,
+    planned_epsilon,
+)
 from armijo.accounting.mechanisms import Composed, Gaussian, RepeatAndSelect, Subsampled
 from armijo.errors import BudgetExceeded
 

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from armijo.accounting.above_threshold import AboveThreshold
 from armijo.accounting.accountants import SEEDED, PlannedAccountant
 from armijo.accounting.budget import Budget
-from armijo.accounting.calibration import planned_epsilon
-from armijo.accounting.conversion import (
+from armijo.accounting.calibration import (
     best_order,
-    gaussian_delta,
+    planned_epsilon,
     rdp_limit,
     rdp_to_epsilon,
 )
@@ -29,6 +28,7 @@ from armijo.accounting.mechanisms import (
     PureDP,
     Repeated,
     Subsampled,
+    gaussian_delta,
 )
 from armijo.errors import BudgetExceeded, LedgerError, UnchargedAccess
 from tests.accounting.accounts import (

@@ -13,11 +13,13 @@ import pytest
 from armijo.accounting.above_threshold import AboveThreshold
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import (
+    best_order,
     line_search_budget,
     noise_multiplier_for,
+    rdp_limit,
+    rdp_to_epsilon,
     step_mechanism,
 )
-from armijo.accounting.conversion import best_order, rdp_limit, rdp_to_epsilon
 from armijo.accounting.mechanisms import (
     Composed,
     ExponentialMechanism,

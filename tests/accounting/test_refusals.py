@@ -15,9 +15,10 @@ from armijo.accounting.calibration import (
     line_search_budget,
     noise_multiplier_for,
     planned_epsilon,
+    rdp_to_epsilon,
+    smallest,
     step_mechanism,
 )
-from armijo.accounting.conversion import gaussian_delta, rdp_to_epsilon, smallest
 from armijo.accounting.mechanisms import (
     Composed,
     ExponentialMechanism,
@@ -26,25 +27,24 @@ from armijo.accounting.mechanisms import (
     RepeatAndSelect,
     Repeated,
     Subsampled,
+    gaussian_delta,
     poisson_rdp,
 )
-from armijo.accounting.objective_perturbation import (
+from armijo.accounting.paper import lemma_pss, printed_epsilon
+from armijo.accounting.perturbation import (
     ApproximateMinima,
     ChaudhuriObjective,
     KiferObjective,
     ObjectivePerturbation,
-    calibrate_objective,
-    least_noise,
-)
-from armijo.accounting.output_perturbation import (
     PermutedMixture,
     WithOutputNoise,
+    calibrate_objective,
     gd_sensitivity,
+    least_noise,
     mixture_noise,
     output_noise,
     rsgd_sensitivities,
 )
-from armijo.accounting.paper import lemma_pss, printed_epsilon
 from tests.accounting.accounts import STEP
 
 NAN, INF = math.nan, math.inf

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from armijo.accounting.conversion import rdp_to_epsilon
+from armijo.accounting.calibration import rdp_to_epsilon
 from armijo.accounting.mechanisms import (
     SELECTION_ORDERS,
     Gaussian,
@@ -22,7 +22,7 @@ from armijo.accounting.mechanisms import (
     Repeated,
     Subsampled,
 )
-from armijo.accounting.objective_perturbation import KiferObjective
+from armijo.accounting.perturbation import KiferObjective
 from tests.accounting import contract
 from tests.accounting.accounts import Fixed
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from armijo._noise import vectors
 from armijo.accounting.accountants import Accountant, PlannedAccountant
-from armijo.data import certified, fixed_point, gate
+from armijo.data import certified, fixed_point, gate, integer_rows
 from armijo.data.gate import PrivateDataset
 from armijo.data.query import Rows
 from armijo.methods import additive
@@ -146,3 +146,13 @@ def choice_sharpened(monkeypatch):
         return drawn(gaps, scale // 8, bits)
 
     monkeypatch.setattr(gate, "exponential_choice", sharp)
+
+
+def coefficients_unclipped(monkeypatch):
+    """What multiplies a row of features is taken as it comes."""
+
+    def unclipped(coefficients, lengths, bound):
+        return np.array(coefficients, dtype=float)
+
+    monkeypatch.setattr(integer_rows, "_clipped", unclipped)
+    monkeypatch.setattr(integer_rows, "_MOST", 2.0**60)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from armijo.accounting.budget import Budget
-from armijo.accounting.conversion import gaussian_delta, gaussian_noise
+from armijo.accounting.calibration import gaussian_noise
+from armijo.accounting.mechanisms import gaussian_delta
 from armijo.audit.bounds import (
     Counts,
     epsilon_of_test,

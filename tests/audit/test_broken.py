@@ -85,6 +85,11 @@ def person() -> Game:
     return GAMES["person"](Budget(epsilon=1.0, delta=0.05))
 
 
+def images() -> Game:
+    """An image that moves mean, second moments and gradients of the classifier."""
+    return GAMES["images"](Budget(epsilon=1.0, delta=0.05))
+
+
 def network(name: str) -> Callable[[], Game]:
     return partial(GAMES[f"network-{name}"], Budget(epsilon=1.0, delta=1e-5))
 
@@ -117,6 +122,7 @@ MISTAKES = {
     "raw terms added": Mistake(broken.raw_terms_added, CANCELLING, 60),
     "the batch decides": Mistake(broken.batch_decides, CONTENTS, 60),
     "persons unweighted": Mistake(broken.persons_unweighted, person, 60),
+    "gradients of images unclipped": Mistake(broken.coefficients_unclipped, images, 40),
 }
 SLOW_MISTAKES = {
     "same batch amplified again": Mistake(broken.batch_amplified_again, Rare, 1500),

@@ -18,6 +18,7 @@ QUICK = (
     "network-cancelling",
     "network-contents",
     "person",
+    "images",
     "step",
     "agd",
     "outpert-rsgd",
@@ -50,6 +51,7 @@ def test_every_private_method_is_audited():
         "one-run-network",
         "one-run-network-auto",
         "one-run-network-blsgd",
+        "one-run-images",
     }
 
 

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 from armijo._noise.vectors import random_order
 from armijo.accounting.budget import Neighboring
 from armijo.accounting.mechanisms import Gaussian
-from armijo.accounting.output_perturbation import PermutedMixture
+from armijo.accounting.perturbation import PermutedMixture
 from armijo.randomness import Randomness
 from tests.baselines.one_shot_doubles import (
     BUDGET,

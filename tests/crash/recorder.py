@@ -14,7 +14,6 @@ An attempt is what one process wrote.
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,8 @@ import numpy as np
 
 from armijo import randomness
 from armijo.accounting.ledger import LedgerView
-from armijo.data import fixed_point, gate
+from armijo.data import blocks, fixed_point, gate
 from armijo.data.gate import PrivateDataset
-from armijo.data.query import CertifiedSum
 from armijo.methods.base import StepRecord
 
 _write = os.write  # the disk that fails is for the run, not for the log
@@ -80,17 +78,15 @@ class Recorder:
         for name in ("vector_sum", "number_sum", "number_sums"):
             setattr(fixed_point, name, self._spied(getattr(fixed_point, name)))
         gate.with_gaussian = self._spied(gate.with_gaussian, argument=True)
-        noisy_certified = gate.PrivateBatch._noisy_certified
+        summed = blocks.SumTask.__call__
 
-        def noted_total(self: Any, summed: CertifiedSum, *given: Any) -> Any:
-            def integers(bits: int) -> Any:
-                total = summed.integers(bits)
-                note("value", digest(total.numpy().tobytes()))
-                return total
+        def noted_total(task: blocks.SumTask, rows: Any) -> blocks.ExactSum:
+            exact = summed(task, rows)
+            if exact.certified:  # others are noted where they are added
+                note("value", digest(exact.steps.numpy().tobytes()))
+            return exact
 
-            return noisy_certified(self, replace(summed, integers=integers), *given)
-
-        gate.PrivateBatch._noisy_certified = noted_total
+        blocks.SumTask.__call__ = noted_total
 
     def _spied(self, sums: Callable[..., Any], *, argument: bool = False) -> Any:
         def noted(*given: Any, **named: Any) -> Any:

@@ -3,7 +3,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -13,7 +12,6 @@ from armijo.data.distributed import (
     ProcessGroup,
     TorchProcessGroup,
     number_total,
-    vector_total,
 )
 from armijo.data.gate import BatchPlan, PrivateDataset
 from armijo.errors import ArmijoError
@@ -36,8 +34,6 @@ def test_alone_leads_and_totals_are_its_own():
     assert group.is_main and group.rank == 0
     assert group.total(vector) is vector
     assert number_total(group, 3) == 3
-    integers = np.array([1, 2])
-    assert vector_total(group, integers) is integers
 
 
 def test_alone_makes_and_decides_once():

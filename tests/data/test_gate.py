@@ -23,8 +23,7 @@ from armijo.accounting.mechanisms import (
     PureDP,
     Subsampled,
 )
-from armijo.data import fixed_point
-from armijo.data import gate as batches
+from armijo.data import blocks, fixed_point
 from armijo.data.fixed_point import STEPS
 from armijo.data.gate import BatchPlan, PrivateBatch, PrivateDataset
 from armijo.data.lattice import CenteredRows
@@ -341,7 +340,7 @@ def test_norms_of_centered_rows_are_computed_once_for_each_center(kind, monkeypa
     X, exact = kind(X3), fixed_point.vector_sum
     data, computed, used = seeded(X, np.zeros(3)), [], []
     monkeypatch.setattr(
-        batches, "row_norms", lambda X: computed.append(1) or row_norms(X)
+        blocks, "row_norms", lambda X: computed.append(1) or row_norms(X)
     )
     monkeypatch.setattr(
         fixed_point, "vector_sum", lambda c, b: used.append(c.norms) or exact(c, b)

@@ -55,20 +55,21 @@ def test_a_row_alone_has_the_bits_it_has_in_any_block(d, dtype, form):
     n = 13 if d > 2049 else 401 if d > 129 else 2001
     X, rng = rows_of_all_kinds(n, d, dtype), np.random.default_rng(1)
     sizes = (1, 3, 8) if n < 100 else (1, 2, 3, 7, 127, 400)
-    for columns in (1, 3):
-        weights = rng.normal(size=(d, columns))
-        table = rounded(form(X))
-        scores, norms = product(table, weights), row_norms(table)
-        assert np.isfinite(scores).any()
-        for size in sizes:
-            for start in (0, 1, n // 2, n - size):
-                part = slice(start, min(start + size, n))
-                block = rounded(form(X[part]))
-                assert bits(product(block, weights)) == bits(scores[part])
-                assert bits(row_norms(block)) == bits(norms[part])
+    table, mirrored = rounded(form(X)), rounded(form(X[::-1]))
+    norms = row_norms(table)
     assert bits(lattice_norms(table)) == bits(norms)
-    mirrored = rounded(form(X[::-1]))
-    assert bits(product(mirrored, weights)) == bits(scores[::-1])
+    several = [rng.normal(size=(d, columns)) for columns in (1, 3)]
+    scores = [product(table, weights) for weights in several]
+    for weights, whole in zip(several, scores, strict=True):
+        assert np.isfinite(whole).any()
+        assert bits(product(mirrored, weights)) == bits(whole[::-1])
+    for size in sizes:
+        for start in {0, 1, n // 2, n - size}:
+            part = slice(start, min(start + size, n))
+            block = rounded(form(X[part]))
+            assert bits(row_norms(block)) == bits(norms[part])
+            for weights, whole in zip(several, scores, strict=True):
+                assert bits(product(block, weights)) == bits(whole[part])
 
 
 @pytest.mark.parametrize("d", [1, 3, 124, 129, 784, 2048, 2049, 5_003])

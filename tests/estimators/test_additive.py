@@ -3,6 +3,7 @@
 
 import numpy as np
 import pandas as pd
+import polars
 import pyarrow as pa
 import pytest
 import sklearn
@@ -64,13 +65,21 @@ def test_natural_units_need_no_bounds(fitted):
 def test_frames_of_all_libraries_are_predicted_alike(fitted):
     X, _, _ = people()
     scores = fitted.decision_function(X)
-    table = pa.Table.from_pandas(X)
-    np.testing.assert_array_equal(fitted.decision_function(table), scores)
+    for table in (pa.Table.from_pandas(X), polars.from_pandas(X)):
+        np.testing.assert_array_equal(fitted.decision_function(table), scores)
     mixed = X[X.columns[::-1]].astype({"age": object})
     mixed.loc[0, "age"] = "unknown"
     found = fitted.decision_function(mixed)
     np.testing.assert_array_equal(found[1:], scores[1:])
     assert np.isfinite(found[0])
+
+
+@pytest.mark.parametrize("convert", [pa.Table.from_pandas, polars.from_pandas])
+def test_frames_of_all_libraries_give_the_same_model(fitted, convert):
+    X, y, _ = people()
+    np.testing.assert_array_equal(
+        weights(classifier().fit(convert(X), y)), weights(fitted)
+    )
 
 
 def test_a_schema_names_the_target_and_the_number_of_rows():

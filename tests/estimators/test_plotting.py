@@ -84,7 +84,7 @@ def test_three_axes_with_the_right_data():
     assert_line(budgets["gradient: sqrt(2 rho)"], batch, gradient)
     assert_line(budgets["search: epsilon"], batch, table["search_epsilon"])
     assert_line(spent["spent"], batch, table["epsilon"])
-    assert spent["promised: 1.5"][1].tolist() == [1.5, 1.5]
+    assert spent["guaranteed: 1.5"][1].tolist() == [1.5, 1.5]
     assert [ax.get_ylabel() for ax in axes] == [
         "step size",
         "budget per batch",
@@ -108,7 +108,7 @@ def test_a_void_promise_is_called_so():
     _, ax = plt.subplots()
     draw_spent(ax, history(), guarantee(broken_premises=("seeded",)))
     assert "label only: no guarantee: 1.5" in lines(ax)
-    assert not any(label.startswith("promised") for label in lines(ax))
+    assert not any(label.startswith("guaranteed") for label in lines(ax))
 
 
 def test_a_run_that_always_found_a_step():
@@ -164,7 +164,7 @@ def test_a_fitted_model_draws_itself(batches):
     axes = model.plot_history()
     found = lines(axes[2])
     assert_line(found["spent"], model.history_["batch"], model.history_["epsilon"])
-    assert "promised: 4" in found
+    assert "guaranteed: 4" in found
     axes[0].figure.canvas.draw()
 
 

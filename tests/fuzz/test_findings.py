@@ -13,8 +13,12 @@ import safetensors.torch
 import torch
 
 from armijo.accounting.budget import Budget
-from armijo.accounting.calibration import best_share, noise_multiplier_for
-from armijo.accounting.conversion import best_order, order_grid
+from armijo.accounting.calibration import (
+    best_order,
+    best_share,
+    noise_multiplier_for,
+    order_grid,
+)
 from armijo.accounting.mechanisms import Gaussian, Subsampled
 from armijo.errors import ArmijoError, TableError
 from armijo.report.page import plain_sentence

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import armijo
 from armijo.data.integer_rows import FEATURE_BITS
 from armijo.images import features
 from armijo.images.features import (
@@ -174,3 +175,16 @@ def test_another_rounding_of_the_images_changes_features_little():
 def test_settings_are_checked(wrong, words):
     with pytest.raises(ValueError, match=words):
         FeatureSettings(**{"side": 16, **wrong})
+
+
+def test_features_stand_in_front_of_any_module():
+    images = synthetic_images(5, 16, 1, seed=3) / 255.0
+    images[2, 0, 4, 4] = np.nan
+    found = armijo.features(images, settings=small_settings())
+    assert np.isnan(found[2]).all()
+    rest = np.delete(found, 2, axis=0)
+    assert np.allclose(np.linalg.norm(rest, axis=1), 1, atol=0.01)
+    alone = armijo.features(images[3:4], settings=small_settings())
+    assert np.array_equal(alone[0], found[3])
+    with pytest.raises(ValueError, match="at least 8 x 8"):
+        armijo.features(np.zeros((3, 1, 1)))

@@ -139,3 +139,21 @@ def test_files_that_are_no_images_are_refused(tmp_path):
     (tmp_path / "x-idx3").write_bytes(b"")
     with pytest.raises(TableError, match="labels of"):
         load_images(tmp_path / "x-idx3")
+
+
+def test_binary_files_of_cifar(tmp_path):
+    rng = np.random.default_rng(0)
+    records = rng.integers(0, 256, (6, 3073), dtype=np.uint8)
+    for number in (1, 2):
+        part = records[3 * number - 3 : 3 * number]
+        (tmp_path / f"data_batch_{number}.bin").write_bytes(part.tobytes())
+    found = load_images(tmp_path)
+    assert found.images.shape == (6, 3, 32, 32)
+    assert np.array_equal(found.labels, records[:, 0])
+    assert np.array_equal(found.images[4].reshape(-1), records[4, 1:])
+    one = load_images(tmp_path / "data_batch_2.bin")
+    assert np.array_equal(one.images, found.images[3:])
+    for wrong in (b"", b"x" * 3072):
+        (tmp_path / "wrong.bin").write_bytes(wrong)
+        with pytest.raises(TableError, match="records of 3073 bytes"):
+            load_images(tmp_path / "wrong.bin")

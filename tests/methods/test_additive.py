@@ -159,6 +159,12 @@ class TestWithoutNoise:
         found = method.model(state).scores(table)
         assert np.mean((found - y) ** 2) < 0.75 * np.var(y)
 
+    def test_residuals_have_the_clip_of_their_slopes(self):
+        """A usual residual, one standard deviation, has a slope of a quarter."""
+        number, label = calibrated(objective_of("squared")), calibrated(objective_of())
+        clips = [method._descent(0).clip for method in (number, label)]
+        assert 0.1 < clips[0] < clips[1] / 3
+
 
 class TestOddTables:
     @pytest.mark.parametrize("loss", LOSSES)
@@ -199,7 +205,15 @@ class TestOddTables:
         assert all("id" not in pair for pair in method.model(state).pairs())
 
 
-def run_of(tmp_path=None, *, resume=False, objective=None, rows=None, method=None):
+def run_of(
+    tmp_path=None,
+    *,
+    resume=False,
+    objective=None,
+    rows=None,
+    method=None,
+    relation=Neighboring.ADD_REMOVE,
+):
     table, y = table_of(300)
     files = None
     if tmp_path is not None:
@@ -210,7 +224,7 @@ def run_of(tmp_path=None, *, resume=False, objective=None, rows=None, method=Non
         method or Additive(pairs=True),
         BUDGET,
         n_rows=300,
-        relation=Neighboring.ADD_REMOVE,
+        relation=relation,
         seed=5,
         files=files,
     )
@@ -348,6 +362,11 @@ class TestRefusals:
             calibrated(linear)
         with pytest.raises(ValueError, match="additive method"):
             run_of(method=make_method("auto", {}))
+
+    def test_exchanged_rows_are_refused_before_a_charge(self, tmp_path):
+        with pytest.raises(ValueError, match="Nothing was spent"):
+            run_of(tmp_path, relation=Neighboring.REPLACE_ONE)
+        assert list(tmp_path.iterdir()) == []
 
     def test_noise_that_cannot_be_drawn_is_refused_before_a_charge(self):
         with pytest.raises((ValueError, ArmijoError), match=r"[Nn]othing was spent"):

@@ -56,7 +56,7 @@ GENERAL = {"blsgd", "blsgd-ac", "blgd", "agd", "sgd", "adam", "hyfree"}
 
 
 def test_what_needs_no_linear_model_has_its_name_for_networks():
-    assert set(NETWORK) == {*GENERAL, "auto", "nonprivate"}
+    assert set(NETWORK) == {*GENERAL, "auto", "auto-search", "nonprivate"}
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - GENERAL))

@@ -11,7 +11,7 @@ from dataclasses import fields
 import pytest
 
 from armijo.baselines import AGD, AMP, OutpertGD, PrivGene
-from armijo.methods import BLGD, BLSGD, ArmijoSearch, Auto, AutoNetwork
+from armijo.methods import BLGD, BLSGD, ArmijoSearch, Auto, SearchedSGD
 from armijo.registry import LINEAR, NETWORK
 
 ENTRIES = (*LINEAR.values(), *NETWORK.values())
@@ -82,7 +82,7 @@ def test_every_field_is_checked(kind):
         (AGD, {"budget_growth": 0.0}, "budget_growth > 0"),
         (ArmijoSearch, {"slope": 0.0}, "0 < slope < 1"),
         (BLSGD, {"search_share": 0.0}, "0 < search_share < 1"),
-        (AutoNetwork, {"search_share": 0.0}, "0 < search_share < 1"),
+        (SearchedSGD, {"search_share": 0.0}, "0 < search_share < 1"),
         (Auto, {"first_step": 0.5}, "1 <= first_step <= 32"),
         (Auto, {"first_step": 33.0}, "1 <= first_step <= 32"),
         (Auto, {"center_share": 0.95}, "center_share.*add up to one"),

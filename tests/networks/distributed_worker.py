@@ -13,16 +13,26 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
 import torch.distributed as dist
+from scipy import sparse
+from sklearn.base import clone
 from torch import Tensor, nn
 from torch.utils.data import Subset
 
 import armijo
-from armijo import Budget
+from armijo import (
+    Budget,
+    PrivateClassifier,
+    PrivateLogisticRegression,
+    PrivateRegressor,
+)
 from armijo.accounting.accountants import PlannedAccountant
 from armijo.accounting.budget import Neighboring
 from armijo.accounting.mechanisms import Gaussian
+from armijo.baselines import OutpertGD
 from armijo.data.certified import FINEST_BITS
 from armijo.data.distributed import TorchProcessGroup
 from armijo.data.gate import BatchPlan, PrivateDataset
@@ -366,6 +376,46 @@ def accepted(place: Place) -> Result:
     }
 
 
+def table(X: np.ndarray) -> pd.DataFrame:
+    """Return features as a frame with numbers and a category."""
+    frame = pd.DataFrame(X, columns=[f"x{k}" for k in range(FEATURES)])
+    frame["side"] = pd.Categorical.from_codes((X[:, 0] > 0).astype(int), ["a", "b"])
+    return frame
+
+
+def tables(place: Place) -> Result:
+    """Fit estimators on shards of a table, and say what they refuse."""
+    X, y = (one.numpy() for one in place.rows())
+    whole, labels = (one.numpy() for one in Place(place.folder).rows())
+    usual: dict[str, Any] = {"epsilon": 3.0, "n_rows": ROWS, "random_state": 4}
+    usual["distributed"] = dist.is_initialized()
+    usual_class = {"classes": range(CLASSES), **usual}
+    linear = PrivateLogisticRegression(**usual_class)
+    classes = PrivateClassifier(schema="from-dtypes", **usual_class)
+    number = PrivateRegressor(schema="from-dtypes", **usual)
+    found: Result = {
+        "linear": linear.fit(X, y).decision_function(whole),
+        "sparse": linear.fit(sparse.csr_matrix(X), y).decision_function(whole),
+        "classes": classes.fit(table(X), y).decision_function(table(whole)),
+        "number": number.fit(table(X), X[:, 1] + y).predict(table(whole)),
+    }
+    found = {name: torch.from_numpy(scores) for name, scores in found.items()}
+    if place.size == 1:
+        return found
+    output = OutpertGD(data_norm=1.0)
+    binary = clone(linear).set_params(method=output, classes=[0, 1])
+    found["refused"] = [
+        refusal(lambda: clone(linear).fit(whole, labels)),
+        refusal(lambda: clone(linear).set_params(n_rows=None).fit(X, y)),
+        refusal(lambda: clone(linear).set_params(classes=None).fit(X, y)),
+        refusal(lambda: clone(classes).fit(table(X), y, person=np.arange(len(y)))),
+        refusal(lambda: clone(linear).set_params(l2=0.1 * place.rank).fit(X, y)),
+        refusal(lambda: clone(linear).fit(X[:, place.rank :], y)),
+        refusal(lambda: clone(binary).fit(X, y)),
+    ]
+    return found
+
+
 SCENARIOS: dict[str, Callable[[Place], Result]] = {
     one.__name__: one
     for one in (
@@ -381,6 +431,7 @@ SCENARIOS: dict[str, Callable[[Place], Result]] = {
         refused,
         accepted,
         sums,
+        tables,
         killed,
         killed_lead,
         recovered,

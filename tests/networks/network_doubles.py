@@ -44,7 +44,7 @@ def flat(module: nn.Module) -> Tensor:
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
 
 
-SAMPLED = ("auto", "blsgd", "sgd", "adam", "hyfree", "nonprivate")
+SAMPLED = ("auto", "auto-search", "blsgd", "sgd", "adam", "hyfree", "nonprivate")
 """The methods for networks that sample batches, each once."""
 
 
@@ -128,5 +128,5 @@ def calibrated_method(
     """Return a method for networks with its noise."""
     chosen = make_method(name, options, table=NETWORK)
     sizes = {"sampling_prob": sampling_prob, "steps": steps}
-    method, _ = network_method(chosen, n_rows=ROWS, **sizes)
+    method, _ = network_method(chosen, budget, n_rows=ROWS, **sizes)
     return method.calibrate(budget, Problem(n_rows=ROWS))

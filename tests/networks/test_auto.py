@@ -1,223 +1,134 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The automatic method for networks: its queries, its rule for the step, its mean."""
+"""The automatic method for networks: its public rule, at the edges as well."""
 
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from torch import nn
 
+from armijo import Trainer
 from armijo.accounting.budget import Budget
-from armijo.accounting.calibration import planned_epsilon
-from armijo.accounting.mechanisms import Composed, Gaussian, Subsampled
-from armijo.data.gate import PrivateDataset
-from armijo.data.query import Rows
-from armijo.data.sources import TensorRows
-from armijo.methods.auto_network import AutoNetwork, SearchedState, _evidence
-from armijo.methods.base import Direction, Problem, minimize
-from armijo.objectives.linear import LinearObjective
-from armijo.objectives.module import ModuleObjective, as_module
-from armijo.randomness import Randomness
-from tests.data.gate_doubles import FreeAccountant
-from tests.networks.network_doubles import CROSS_ENTROPY, ROWS, examples, network
-
-DTYPE = torch.float64
-
-
-def built(steps=12, noise=1.0, sampling_prob=0.2, **given):
-    sizes = {"sampling_prob": sampling_prob, "steps": steps}
-    return AutoNetwork(**given, **sizes, noise_multiplier=noise)
-
-
-def state(method, **given):
-    return replace(method.init(torch.zeros(3, dtype=DTYPE)), **given)
-
-
-def test_drops_are_those_of_one_example_at_a_time():
-    objective = ModuleObjective(network(DTYPE), CROSS_ENTROPY)
-    X, y = examples(DTYPE)
-    w, sizes = objective.start(), (0.1, 0.4)
-    step = torch.linspace(-1, 1, len(w), dtype=DTYPE)
-    units = np.array([0.5, 2.0])
-    query = objective.drops_along(w, step, sizes, units=units)
-    found = query.contributions(Rows(X, y, cache={}, seed=0))
-    for i in range(len(y)):
-        losses = []
-        for size in (0.0, *sizes):
-            objective.load(w - size * step)
-            out = objective.module(X[i : i + 1])
-            losses.append(CROSS_ENTROPY(out, y[i : i + 1]).item())
-        expected = (losses[0] - np.array(losses[1:])) / units
-        np.testing.assert_allclose(found[i], expected, atol=1e-12)
-    assert query.bound == math.sqrt(2)
-
-
-def test_other_objectives_are_refused():
-    with pytest.raises(TypeError, match="LinearObjective"):
-        as_module(LinearObjective(loss="logistic", n_features=2))
-
-
-def test_a_batch_with_a_search_is_one_gaussian_of_both():
-    """1/sigma^2 of gradient and search add up to that of a gradient over 1 - share."""
-    method = built(noise=1.3, search_share=0.2, max_grad_norm=2.0)
-    joint = method.plan(state(method, updates=0)).mechanism
-    alone = method.plan(state(method, updates=1)).mechanism
-    assert isinstance(joint, Subsampled) and isinstance(joint.inner, Composed)
-    assert isinstance(alone.inner, Gaussian)
-    assert alone.inner.noise_multiplier == pytest.approx(1.3)
-    rho = sum(part.rho for part in joint.inner.mechanisms)
-    assert rho == pytest.approx(alone.inner.rho / 0.8)
-
-
-def test_the_plan_is_the_schedule():
-    method = built(steps=11, reset_every=4)
-    planned = [kind for kind, count in method.schedule() for _ in range(count)]
-    asked = [method.plan(state(method, updates=t)).mechanism for t in range(11)]
-    assert planned == asked
-    assert sum(isinstance(kind.inner, Composed) for kind in planned) == 3
-
-
-def test_the_noise_uses_the_budget_and_no_more():
-    budget = Budget(epsilon=2.0, delta=1e-5)
-    method = AutoNetwork(sampling_prob=0.1, steps=40).calibrate(budget, Problem())
-    found, _ = planned_epsilon(method.schedule(), budget.delta)
-    assert 0.98 * budget.epsilon < found <= budget.epsilon
-
-
-@pytest.mark.parametrize(
-    ("halve", "double", "expected"), [(9, 0, 0.5), (0, 9, 2.0), (6, 9, 2.0), (5, 5, 1)]
+from armijo.accounting.calibration import noise_multiplier_for
+from armijo.methods.auto_network import AutoNetwork, DecayedState, sampling_prob_for
+from armijo.methods.base import Problem
+from armijo.methods.sgd import GradientState
+from tests.networks.network_doubles import (
+    CROSS_ENTROPY,
+    STEPS,
+    examples,
+    flat,
+    network,
+    prepared,
 )
-def test_the_step_follows_strong_evidence_only(halve, double, expected):
-    method = built()
-    before = state(method, step_size=1.0)
-    after = method._changed(before, halve=halve, double=double)
-    assert after.step_size == expected
-    if expected != 1:
-        assert (after.halve, after.double) == (0.0, 0.0)
+
+ONE = Budget(epsilon=1.0, delta=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("halve", "double"), [(math.nan, 0), (0, math.nan), (9, math.nan), (math.nan, 9)]
-)
-def test_evidence_that_is_no_number_halves_the_step(halve, double):
-    method = built()
-    before = state(method, step_size=1.0)
-    after = method._changed(before, halve=halve, double=double)
-    assert (after.step_size, after.halve, after.double) == (0.5, 0.0, 0.0)
+def calibrated(epsilon=1.0, rows=60_000, **given):
+    budget = Budget(epsilon=epsilon, delta=1e-5)
+    return AutoNetwork(**given).calibrate(budget, Problem(n_rows=rows))
 
 
-@pytest.mark.parametrize(
-    ("gain", "noise"), [(math.nan, 1.0), (math.nan, 0.0), (math.inf, math.inf)]
-)
-def test_a_gain_that_is_no_number_is_no_evidence_to_double(gain, noise):
-    method, found = built(), _evidence(gain, noise)
-    after = method._changed(state(method, step_size=1.0), halve=found, double=found)
-    assert after.step_size == 0.5
+def first_step(method, norm, size):
+    w = torch.zeros(size, dtype=torch.float64)
+    w[0] = norm
+    return method.init(w).step_size
 
 
-@given(st.lists(st.floats(-1, 1), min_size=1, max_size=30))
-def test_noise_alone_moves_no_step_within_its_deviation(values):
-    """A mean of ten searches has the deviation 0.23; some of these are asked for."""
-    method = built()
-    now = state(method, step_size=1.0)
-    for value in values:
-        now = method._changed(now, halve=0.5 * value, double=-0.5 * value)
-    assert now.step_size == 1.0
+class TestRule:
+    def test_the_walk_of_noise_is_as_long_as_the_first_weights(self):
+        """By drawing the walk itself: the step is what makes it as long, or shorter."""
+        method, size, norm = calibrated(), 36_758, math.sqrt(2 * (6 + 16 + 128 + 10))
+        assert (method.steps, method.sampling_prob) == (482, 0.02)
+        state = method.init(torch.full((size,), norm / math.sqrt(size)))
+        noise = method.noise_multiplier / (method.sampling_prob * 60_000)
+        bits, w = torch.Generator().manual_seed(0), torch.zeros(size)
+        for t in range(method.steps):
+            size_of_step = method.step_of(replace(state, updates=t))
+            w -= size_of_step * noise * torch.randn(size, generator=bits)
+        # Twice 0.5 % is the deviation of such a norm; the sum of (1 - t/T)^2 is T/3
+        # but for half a step.
+        assert w.norm().item() == pytest.approx(norm, rel=0.01)
+
+    def test_steps_are_no_longer_than_six_over_the_clip(self):
+        method = calibrated(max_grad_norm=0.5)
+        assert first_step(method, 1e6, 10) == 12.0
+        assert first_step(method, math.inf, 10) == 12.0
+
+    def test_batches_need_enough_noise_where_that_can_be_had(self):
+        rate = sampling_prob_for(ONE, 482, 60_000)
+        assert noise_multiplier_for(ONE, sampling_prob=rate, steps=482) >= 1.5
+        assert noise_multiplier_for(ONE, sampling_prob=0.015, steps=482) < 1.5
+
+    def test_the_step_falls_to_zero_in_a_straight_line(self):
+        method = calibrated(rows=2_000, steps=4, sampling_prob=0.5, step_size=2.0)
+        state = method.init(torch.ones(3))
+        steps = [method.step_of(replace(state, updates=t)) for t in range(4)]
+        assert steps == [2.0, 1.5, 1.0, 0.5]
+        with pytest.raises(TypeError, match="DecayedState"):
+            method.step_of(GradientState(w=torch.ones(3)))
+
+    @pytest.mark.parametrize("step_size", [0.0, -1.0, math.nan, math.inf])
+    def test_a_step_from_a_file_is_checked(self, step_size):
+        with pytest.raises(ValueError, match="step_size"):
+            DecayedState(w=torch.ones(3), step_size=step_size)
+
+    def test_what_is_given_stays(self):
+        given = {"steps": 7, "sampling_prob": 0.25, "max_grad_norm": 2.0}
+        method = calibrated(**given)
+        assert {name: getattr(method, name) for name in given} == given
 
 
-def test_noise_alone_hardly_ever_changes_the_step_of_a_run():
-    rng = np.random.default_rng(0)
-    method = built(steps=2000)
-    changed = 0
-    for _ in range(100):
-        now = state(method, step_size=1.0)
-        for halve, double in rng.normal(size=(400, 2)):
-            now = method._changed(now, halve=halve, double=double)
-        changed += now.step_size != 1.0
-    assert changed <= 12
+class TestEdges:
+    @pytest.mark.parametrize("rows", [1, 40, 300])
+    @pytest.mark.parametrize("epsilon", [1e-3, 1e5])
+    def test_few_rows_and_any_budget(self, rows, epsilon):
+        method = calibrated(epsilon, rows)
+        assert 100 <= method.steps <= 1000
+        assert method.sampling_prob == min(1.0, 256 / rows)
+        assert 0 < first_step(method, 3.0, 50) <= 6
 
+    def test_many_rows(self):
+        method = calibrated(3.0, 10**8, sampling_prob=0.03)
+        assert method.steps == 1000
+        assert first_step(method, 3.0, 50) == 6
 
-@pytest.mark.parametrize(
-    ("clip", "first", "largest"), [(1, 4, 8), (2, 4, 4), (1, 20, 20)]
-)
-def test_doubling_ends(clip, first, largest):
-    method = built(max_grad_norm=clip, step_size=first)
-    now = state(method, step_size=first / clip)
-    for _ in range(200):
-        now = method._changed(now, halve=-5.0, double=5.0)
-    assert now.step_size == largest
-    now = method._changed(now, halve=math.nan, double=math.nan)
-    assert now.step_size == largest / 2
+    def test_weights_that_start_at_zero_move(self):
+        method = calibrated(0.1, 300)
+        assert first_step(method, 0.0, 50) == first_step(method, math.sqrt(2), 50) > 0
+        module = nn.Linear(4, 3)
+        nn.init.zeros_(module.weight)
+        nn.init.zeros_(module.bias)
+        Trainer(module, CROSS_ENTROPY, examples(), ONE, steps=3, seed=1).run()
+        assert flat(module).norm() > 0
 
+    def test_frozen_weights_count_for_nothing(self):
+        module = network()
+        module[0].weight.data *= 1e6
+        module[0].requires_grad_(False)
+        kept = flat(module)[:25].clone()
+        run = prepared(module)
+        own = torch.cat([p.detach().flatten() for p in module[2].parameters()])
+        assert run.state.step_size == pytest.approx(
+            first_step(run.method, own.norm().item(), len(own)), rel=1e-6
+        )
+        run.run()
+        assert flat(module)[:25].tolist() == kept.tolist()
 
-def test_repeated_weak_evidence_adds_up():
-    method = built()
-    now = state(method, step_size=1.0)
-    for _ in range(12):
-        now = method._changed(now, halve=-1.0, double=1.0)
-    assert now.step_size > 1.0
-
-
-def test_the_mean_forgets_the_early_iterates():
-    """Weights of the iterates are those of Shamir and Zhang's polynomial decay."""
-    method = built(averaging_power=3.0)
-    now, points = state(method), []
-    rng = np.random.default_rng(0)
-    for _ in range(40):
-        vector = torch.from_numpy(rng.normal(size=3))
-        now = method._moved(now, Direction(vector=vector))
-        points.append(now.point)
-    weights, left = [], 1.0
-    for t in range(40, 0, -1):
-        share = 4.0 / (3.0 + t)
-        weights.append(left * share)
-        left *= 1 - share
-    assert left == pytest.approx(0.0, abs=1e-12)
-    mean = sum(w * p for w, p in zip(reversed(weights), points, strict=True))
-    torch.testing.assert_close(now.w, mean)
-    assert weights[0] > 3 * weights[-1]
-
-
-def test_without_noise_the_loss_falls_and_a_tiny_step_grows():
-    objective = ModuleObjective(network(DTYPE), CROSS_ENTROPY)
-    data = PrivateDataset(
-        TensorRows(*examples(DTYPE)),
-        n_rows=ROWS,
-        accountant=FreeAccountant(),
-        randomness=Randomness(seed=1, insecure_deterministic=True),
-    )
-    settings = AutoNetwork(step_size=0.01, reset_every=1, sampling_prob=1.0, steps=40)
-    method = replace(settings, noise_multiplier=0.0)
-    first = method.init(objective.start())
-    found = [s for s, _ in minimize(objective, data, method, first, max_batches=40)]
-    assert found[-1].step_size >= 8 * first.step_size
-    X, y = examples(DTYPE)
-    objective.load(first.w)
-    before = CROSS_ENTROPY(objective.module(X), y).mean().item()
-    objective.load(found[-1].w)
-    assert CROSS_ENTROPY(objective.module(X), y).mean().item() < 0.9 * before
-
-
-def test_the_unit_of_the_drops_is_above_what_noise_alone_shows():
-    method = built(max_grad_norm=2.0)
-    size, variance = 10_000, 1e-4
-    noise_only = Direction(
-        vector=torch.full((size,), 1e-2, dtype=DTYPE), noise_sq_norm=size * variance
-    )
-    _, slope = method._slope(state(method), noise_only, size)
-    assert slope == pytest.approx(2.0 * math.sqrt(variance * math.sqrt(2 * size)))
-
-
-def test_a_state_from_a_file_is_checked():
-    w = torch.zeros(2)
-    with pytest.raises(ValueError, match="step_size"):
-        SearchedState(w=w, point=w, step_size=0.0)
-
-
-def test_past_the_end_the_last_batch_is_named_again():
-    """The accountant refuses it; another kind of batch would be an error instead."""
-    method = built(steps=1)
-    assert method.plan(state(method, updates=1)) == method.plan(state(method))
+    def test_a_resumed_run_keeps_its_step_whatever_weights_it_is_given(self, tmp_path):
+        given = {"seed": 4, "checkpoint": tmp_path / "run", "checkpoint_every": 1}
+        module, other = network(), network()
+        for record in prepared(module, **given):
+            if record.batch == 2:
+                break
+        with torch.no_grad():
+            for p in other.parameters():
+                p *= 100
+        run = prepared(other, **given, resume=True).run()
+        whole = network()
+        again = prepared(whole, seed=4).run()
+        assert len(run.records) == STEPS and run.records[0].step_size < 6
+        assert run.records == again.records
+        assert flat(other).tolist() == flat(whole).tolist()

@@ -28,6 +28,7 @@ WITHOUT_DEATH = [
     "refused",
     "accepted",
     "sums",
+    "tables",
 ]
 SIZES = [2, pytest.param(3, marks=pytest.mark.slow)]
 Results = list[dict[str, Any]]
@@ -264,3 +265,22 @@ def test_a_death_stops_all_and_the_ledger_is_not_short(tmp_path, name):
     # Batches that were paid for in vain are not refunded.
     assert batches == [*range(kept), 5, 6, 7]
     assert len(read_ledger(place.path("killed.ledger")).charges) == 8
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_estimators_on_shards_fit_the_model_of_one_process_bit_for_bit(
+    several, alone, size
+):
+    found, one = several(size, "tables"), alone("tables")
+    for name in ("linear", "sparse", "classes", "number"):
+        assert float(one[name].abs().max()) > 0
+        for rank in found:
+            assert torch.equal(rank[name], one[name]), name
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_estimators_refuse_what_needs_all_rows_in_one_process(several, size):
+    words = ["same ones in two", "n_rows", "classes", "person", "l2", "n_features"]
+    for rank in several(size, "tables"):
+        for word, refusal in zip([*words, "one process"], rank["refused"], strict=True):
+            assert word in refusal and "Nothing was spent" in refusal, refusal

@@ -259,11 +259,12 @@ class TestDefaults:
         training = armijo.Trainer(
             network(), CROSS_ENTROPY, examples(), prepared().accountant.budget
         )
-        assert (training.method.sampling_prob, training.method.steps) == (1.0, 10)
+        assert (training.method.sampling_prob, training.method.steps) == (1.0, 100)
         assert type(training.method).__name__ == "AutoNetwork"
+        budget = training.accountant.budget
         for rows, sampling_prob, steps in ((1_000_000, 0.01, 1_000), (2_560, 0.1, 100)):
             for method in ("sgd", DPSGD()):
-                found, most = network_method(method, n_rows=rows)
+                found, most = network_method(method, budget, n_rows=rows)
                 assert (found.sampling_prob, found.steps) == (sampling_prob, steps)
                 assert most == steps
 

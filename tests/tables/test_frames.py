@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import numpy as np
 import pandas as pd
+import polars
 import pyarrow as pa
 import pytest
 
@@ -63,7 +64,6 @@ def arrow_table():
 
 
 def polars_frame():
-    polars = pytest.importorskip("polars")
     enum = polars.Series("size", CELLS["size"], dtype=polars.Enum(["S", "M", "L"]))
     return polars.DataFrame(CELLS).with_columns(enum)
 

@@ -155,7 +155,7 @@ class TestResults:
         key = RunKey.create(path, FACTS)
         key.commit(0, RESULT)
         key.commit(1, RESULT)
-        assert key._results[0] != key._results[1]
+        assert key._results["0"] != key._results["1"]
 
     def test_that_were_torn_were_not_seen(self, path):
         key = RunKey.create(path, FACTS)
@@ -166,10 +166,10 @@ class TestResults:
         for length in range(whole, len(data)):
             path.write_bytes(data[:length])
             again = RunKey.load(path)
-            assert set(again._results) == {0}
+            assert set(again._results) == {"0"}
             again.commit(1, "another")
             again.commit(2, RESULT)
-            assert set(RunKey.load(path)._results) == {0, 1, 2}
+            assert set(RunKey.load(path)._results) == {"0", "1", "2"}
 
     def test_that_cannot_be_written_are_not_used(self, path, monkeypatch):
         key = RunKey.create(path, FACTS)

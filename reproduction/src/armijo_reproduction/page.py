@@ -154,7 +154,7 @@ def chosen_table(part: Part) -> str:
 def zero_tuning_table(part: Part) -> str:
     """Return auto beside the others by setting, and how often it leads or misses."""
     series = part.experiment.series
-    auto = next(line.label for line in series if line.method == "auto")
+    auto = next(line.label for line in series if line.method.startswith("auto"))
     others = [line.label for line in series if line.label != auto]
     lines, leads = [], []
     for key, rows in at_the_end(part.table).groupby(PLACE, sort=False):

@@ -3,9 +3,9 @@ r"""Gaussian noise rounded to integers, exactly: rejection from strips over the 
 
 Strips of one width ``w`` cover the curve :math:`e^{-y^2/2s^2}` (the strip method,
 Devroye 1986, section VIII.2).  Their heights are whole numbers of slots, and all slots
-have the same area: a uniform slot is a strip with the chance of its area, a uniform
-``y`` in that strip is kept with the chance curve over height, and what is kept has the
-density of the curve.  Its nearest integer is the noise.
+have the same area: a uniform slot is a strip with the probability of its area, a
+uniform ``y`` in that strip is kept with probability curve over height, and what is kept
+has the density of the curve.  Its nearest integer is the noise.
 
 A proposal is one word of 64 fair bits, each used for one thing:
 
@@ -14,20 +14,20 @@ bits    what they are
 ======  =========================================================================
 14      the slot, the first of them its side of zero
 50 - c  the first bits of the place in the strip, at least as many as an integer has
-c       the first bits of the coin, complemented
+c       the first bits of the uniform, complemented
 ======  =========================================================================
 
 with ``c`` = 16, fewer beyond scale 2**38.  For most proposals they are enough: the
-integer is known, and a coin below the lowest point of the curve in its strip need not
-be compared with an exponential.  One in 25 is compared.  It gets a second word, for the
-place up to 50 bits and for the coin up to 64, and more bits where even these leave the
-comparison open (:mod:`armijo._noise.lazy`).
+integer is known, and a uniform below the lowest point of the curve in its strip need
+not be compared with an exponential.  One in 25 is compared.  It gets a second word, for
+the place up to 50 bits and for the uniform up to 64, and more bits where even these
+leave the comparison open (:mod:`armijo._noise.rejection`).
 
 A proposal that is refused leaves a hole, which the next accepted one of some proposals
 more fills.  All are independent and alike, and which one fills a hole does not depend
-on its value, so that every number has the law of an accepted proposal.
+on its value, so that every number has the distribution of an accepted proposal.
 
-Beyond four standard deviations the height is halved every eight strips, by fair coins
+Beyond four standard deviations the height is halved every eight strips, by fair bits
 without end, so the tail has none either.
 
 Many numbers are drawn in blocks, each from the AES-256 counter stream of a key that is
@@ -50,15 +50,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from armijo._noise.lazy import (
+from armijo._noise.rejection import (
     GUARD,
     WORD,
     Bounds,
     Exponent,
     LazyUniform,
-    coins_below_exp,
+    are_below_exp,
+    checked_scale,
 )
-from armijo._noise.rejection import checked_scale
 from armijo.randomness import KEY_BYTES, BitSource, KeyedBits
 
 PIECE = 1 << 15
@@ -90,7 +90,7 @@ class Strips:
     scale: int
     shift: int  # the width of a strip is 2**shift
     starts: NDArray[np.int64]  # where the strip of each slot begins
-    sure: NDArray[np.uint16]  # first bits of a coin below that need no comparison
+    sure: NDArray[np.uint16]  # first bits of a uniform below that need no comparison
     heights: NDArray[np.float64]  # exact
     tail: int  # the first slot of the tail on each side
     acceptance: float  # the share of proposals kept: the curve's area over the slots'
@@ -100,13 +100,13 @@ class Strips:
         """Make the table by which a word becomes its noise.
 
         Word minus entry is the place, plus one half of an integer for the rounding. The
-        entry's last bits are the largest complemented coin that is not sure: where the
-        word's are larger, the difference borrows nothing from the place.
+        entry's last bits are the largest complemented uniform that is not sure: where
+        the word's are larger, the difference borrows nothing from the place.
         """
         entries = np.arange(2 * _SLOTS, dtype=np.uint64) << np.uint64(_PLACE_BITS)
         entries -= self.starts.view(np.uint64)
         entries -= np.uint64(self.half)
-        entries += np.uint64((1 << self.coin_bits) - 1) - self.sure
+        entries += np.uint64((1 << self.uniform_bits) - 1) - self.sure
         object.__setattr__(self, "table", entries)
 
     @property
@@ -115,13 +115,13 @@ class Strips:
         return (1 << self.shift) / self.scale
 
     @property
-    def coin_bits(self) -> int:
-        """How many bits of a word are a coin's."""
-        return _coin_bits(self.shift)
+    def uniform_bits(self) -> int:
+        """How many bits of a word are a uniform's."""
+        return _uniform_bits(self.shift)
 
     @property
     def unit(self) -> int:
-        """The bits of a place that are behind the integer; a coin has fewer."""
+        """The bits of a place that are behind the integer; a uniform has fewer."""
         return _PLACE_BITS - self.shift
 
     @property
@@ -130,7 +130,7 @@ class Strips:
         return 1 << (self.unit - 1)
 
 
-def _coin_bits(shift: int) -> int:
+def _uniform_bits(shift: int) -> int:
     """Return what is left when the nearest integer is known."""
     return min(_MOST_COIN_BITS, _PLACE_BITS - shift - 1)
 
@@ -157,7 +157,7 @@ def strips_for(scale: int) -> Strips:
     heights = counts * slot
     heights[tail] /= 2 * _TAIL_STRIPS
     lowest = np.append(curve[1:], 0.0) * (1 - _MARGIN)
-    sure = np.floor(lowest / heights * (1 - _MARGIN) * 2.0 ** _coin_bits(shift))
+    sure = np.floor(lowest / heights * (1 - _MARGIN) * 2.0 ** _uniform_bits(shift))
     numbers = np.arange(tail + 1, dtype=np.int64)
     starts = np.repeat([numbers, -1 - numbers], counts, axis=1).ravel()
     return Strips(
@@ -274,7 +274,7 @@ class _Scratch:
 
     def __init__(self, count: int = PIECE) -> None:
         self.words, self.slots, self.entries = np.empty((3, count), dtype=np.uint64)
-        self.coins, self.sure = np.empty((2, count), dtype=np.uint16)
+        self.uniforms, self.sure = np.empty((2, count), dtype=np.uint16)
         self.opened = np.empty(count, dtype=np.bool_)
 
 
@@ -294,9 +294,9 @@ def _proposed(
     np.right_shift(words, np.uint64(_PLACE_BITS), out=slots)
     # Slots have 14 bits, so that nothing is clipped; it spares a copy of the result.
     strips.table.take(slots.view(np.int64), out=entries, mode="clip")
-    coins = _last(words, strips, scratch.coins[:count])
+    uniforms = _last(words, strips, scratch.uniforms[:count])
     sure = _last(entries, strips, scratch.sure[:count])
-    np.less_equal(coins, sure, out=opened)
+    np.less_equal(uniforms, sure, out=opened)
     unsure = np.flatnonzero(opened)
     noise = np.subtract(words, entries, out=entries).view(np.int64)
     noise >>= strips.unit
@@ -347,9 +347,9 @@ def _few(
 def _last(
     words: NDArray[np.uint64], strips: Strips, last: NDArray[np.uint16]
 ) -> NDArray[np.uint16]:
-    """Return the bits of coins: the last of each word."""
+    """Return the bits of uniforms: the last of each word."""
     first = 0 if sys.byteorder == "little" else 3
-    mask = np.uint16((1 << strips.coin_bits) - 1)
+    mask = np.uint16((1 << strips.uniform_bits) - 1)
     return np.bitwise_and(words.view(np.uint16)[first::4], mask, out=last)
 
 
@@ -375,7 +375,7 @@ def _fill(
 def _compared(
     words: NDArray[np.uint64], strips: Strips, bits: BitSource, guard: float
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the noise of proposals and which are kept, by all bits of their coins."""
+    """Return the noise of proposals and which are kept, by all of their bits."""
     more = bits.uint64(words.size)
     slots = (words >> np.uint64(_PLACE_BITS)).view(np.int64)
     tails = _no_tails
@@ -427,19 +427,19 @@ def _compared_part(
     guard: float,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return noise and decisions of proposals from both of their words."""
-    length = np.uint64(strips.coin_bits)
-    coin = np.uint64((1 << strips.coin_bits) - 1)
-    behind = (words & (_PLACE ^ coin)) | (more & coin)
+    length = np.uint64(strips.uniform_bits)
+    uniform = np.uint64((1 << strips.uniform_bits) - 1)
+    behind = (words & (_PLACE ^ uniform)) | (more & uniform)
     places = strips.starts.take(slots) + behind.view(np.int64)
     heights = strips.heights.take(slots)
     tail, halvings, parts = tails
     if tail.size:
-        # Coins that go on for a thousand halvings, where this would not fit, do not
-        # occur: their chance is 2**-1000.
+        # Uniforms that go on for a thousand halvings, where this would not fit, do not
+        # occur: their probability is 2**-1000.
         moved = (_TAIL_STRIPS * halvings + parts) << _PLACE_BITS
         places[tail] += np.where(slots[tail] < _SLOTS, moved, -moved)
         heights[tail] = np.ldexp(heights[tail], -halvings)
-    kept = coins_below_exp(
+    kept = are_below_exp(
         (~words << (np.uint64(WORD) - length)) | (more >> length),
         float_exponent(places, strips),
         lambda i: exact_exponent(int(places[i]), strips, bits),
@@ -452,14 +452,14 @@ def _compared_part(
 
 
 def in_tail(size: int, bits: BitSource) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return numbers ``v`` with chance ``2**-(v+1)``, and one of eight strips each."""
+    """Return ``v`` with probability ``2**-(v+1)``, and one of eight strips each."""
     words = bits.uint64(size)
     parts = (words & np.uint64(_TAIL_STRIPS - 1)).view(np.int64)
-    coins = words >> np.uint64(3)
-    lowest = coins & (~coins + np.uint64(1))
+    uniforms = words >> np.uint64(3)
+    lowest = uniforms & (~uniforms + np.uint64(1))
     # A power of two is a float exactly, of which frexp takes the exponent.
     halvings = np.frexp(lowest.astype(np.float64))[1].astype(np.int64) - 1
-    for i in np.flatnonzero(coins == 0):
+    for i in np.flatnonzero(uniforms == 0):
         halvings[i] = WORD - 3 + _zeros(bits)
     return halvings, parts
 
@@ -476,7 +476,7 @@ def float_exponent(places: NDArray[np.int64], strips: Strips) -> NDArray[np.floa
     # With e = 2**-53: conversion, factor and product are rounded once each, and bits
     # not drawn are 2**-50 of a strip, which is at most one s wide. So |dz| is at most
     # 2**-50 + 3 e |z|, and |dx| at most 2**-50 |z| + 5 e z**2. As exp(-z**2/2) |z| is
-    # below 0.61 and exp(-z**2/2) z**2 below 0.74, the chance times |dx| is below 2**-46
+    # below 0.61 and exp(-z**2/2) z**2 below 0.74, the product with |dx| is below 2**-46
     # by far, as GUARD wants.
     z = places.astype(np.float64)
     z *= strips.width * 2.0**-_PLACE_BITS

@@ -37,8 +37,9 @@ def gaussian_vector(noise_scale: float, size: int, bits: BitSource) -> FloatVect
 def radial_vector(scale: float, size: int, bits: BitSource) -> FloatVector:
     """Draw a vector with density proportional to ``exp(-|v| / scale)``.
 
-    Its norm has the Gamma law of shape ``size``, the sum of so many exponentials, and
-    its direction is uniform (Chaudhuri, Monteleoni and Sarwate 2011, Algorithm 2).
+    Its norm has the Gamma distribution of shape ``size``, the sum of so many
+    exponentials, and its direction is uniform (Chaudhuri, Monteleoni and Sarwate 2011,
+    Algorithm 2).
 
     >>> from armijo.randomness import SystemBits
     >>> radial_vector(2.0, 3, SystemBits()).size

@@ -11,14 +11,13 @@ from .budget import Guarantee as Guarantee
 from .budget import Neighboring as Neighboring
 from .calibration import affordable_steps as affordable_steps
 from .calibration import epsilon_of as epsilon_of
+from .calibration import gaussian_noise as gaussian_noise
 from .calibration import line_search_budget as line_search_budget
 from .calibration import noise_for_plan as noise_for_plan
 from .calibration import noise_multiplier_for as noise_multiplier_for
 from .calibration import planned_epsilon as planned_epsilon
-from .conversion import gaussian_delta as gaussian_delta
-from .conversion import gaussian_noise as gaussian_noise
-from .conversion import rdp_limit as rdp_limit
-from .conversion import rdp_to_epsilon as rdp_to_epsilon
+from .calibration import rdp_limit as rdp_limit
+from .calibration import rdp_to_epsilon as rdp_to_epsilon
 from .ledger import Charge as Charge
 from .ledger import Ledger as Ledger
 from .ledger import LedgerView as LedgerView
@@ -32,5 +31,6 @@ from .mechanisms import PureDP as PureDP
 from .mechanisms import RepeatAndSelect as RepeatAndSelect
 from .mechanisms import Repeated as Repeated
 from .mechanisms import Subsampled as Subsampled
+from .mechanisms import gaussian_delta as gaussian_delta
 from .verify import Verification as Verification
 from .verify import verify_ledger as verify_ledger

@@ -23,6 +23,7 @@ the maximum may lie is argued at each search.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -33,7 +34,6 @@ from scipy.special import log_ndtr
 from armijo import _validate
 from armijo._validate import Count, NonNegative
 from armijo.accounting.budget import FloatArray
-from armijo.accounting.conversion import zoom_max
 from armijo.accounting.mechanisms import Mechanism, PureDP, chord_curve, laplace_rdp
 
 SAFETY = 1 + 1e-6
@@ -292,6 +292,28 @@ def gaussian_capped(
         raised = step.advance(np.tile(log_v, 2), scan=scan)
         log_v = np.maximum(log_v, raised.reshape(2, -1).max(axis=0))
     return log_v
+
+
+def zoom_max(
+    function: Callable[[FloatArray], FloatArray],
+    low: FloatArray,
+    high: FloatArray,
+    *,
+    points: int,
+    rounds: int,
+) -> FloatArray:
+    """Maximize row by row on [low, high]: a grid, then ever finer grids at its peak."""
+    rows = np.arange(low.size)
+    best = np.full(low.size, -np.inf)
+    for _ in range(rounds + 1):
+        x = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, points)
+        y = function(x)
+        peak = np.argmax(y, axis=1)
+        best = np.maximum(best, y[rows, peak])
+        low = x[rows, np.maximum(peak - 1, 0)]
+        high = x[rows, np.minimum(peak + 1, points - 1)]
+        points = 17
+    return best
 
 
 class _GaussianStep:

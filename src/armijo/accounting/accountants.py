@@ -26,12 +26,13 @@ from armijo.accounting.budget import (
     Neighboring,
 )
 from armijo.accounting.calibration import (
+    best_order,
     delta_at,
     merged,
     on_all_rows_as_one,
     planned_epsilon,
+    rdp_limit,
 )
-from armijo.accounting.conversion import best_order, rdp_limit
 from armijo.accounting.ledger import (
     Charge,
     Ledger,
@@ -316,7 +317,7 @@ class PrivacyFilter(Accountant):
         The preset guarantee, which is also what gets reported.
     order : int or None
         The Renyi order, fixed for the life of the filter; None picks
-        :func:`armijo.accounting.conversion.best_order`.
+        :func:`armijo.accounting.calibration.best_order`.
     **terms
         The terms of the run, as for :class:`armijo.accounting.accountants.Accountant`.
 

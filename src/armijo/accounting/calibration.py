@@ -21,24 +21,19 @@ from typing import Literal
 import dp_accounting as dpa
 import numpy as np
 from dp_accounting.pld import PLDAccountant
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
 from armijo import _validate
 from armijo.accounting.above_threshold import AboveThreshold
 from armijo.accounting.budget import Budget, FloatArray
-from armijo.accounting.conversion import (
-    between,
-    order_grid,
-    rdp_limit,
-    smallest,
-    smallest_epsilon,
-)
 from armijo.accounting.mechanisms import (
     Composed,
     Gaussian,
     Mechanism,
     Repeated,
     Subsampled,
+    gaussian_delta,
     parts,
 )
 from armijo.errors import BudgetExceeded
@@ -49,6 +44,153 @@ ROUNDING = 1e-9
 
 _SMALLEST_PLD, _LARGEST_PLD = 1e-3, 50.0  # beyond them its grid fills the memory
 _SMALLEST_PROFILE, _LARGEST_PROFILE = 5e-7, 5e5
+_REACH = 1e18  # how far from its start a solution is sought
+_LARGEST_ORDER = 2**40
+
+
+def rdp_to_epsilon(order: ArrayLike, rdp: ArrayLike, delta: float) -> FloatArray:
+    """Convert Renyi divergence at an order to epsilon at ``delta``.
+
+    ``epsilon = R + log(1 - 1/a) - (log(delta) + log(a)) / (a - 1)``, Canonne, Kamath
+    and Steinke (2020), Proposition 12; never below zero.
+
+    >>> float(rdp_to_epsilon(31, 0.5, 1e-8).round(12))
+    0.966766628493
+    """
+    _validate.open_unit(delta=delta)
+    a = np.asarray(order, dtype=float)
+    slack = np.log1p(-1 / a) - (math.log(delta) + np.log(a)) / (a - 1)
+    return np.maximum(np.asarray(rdp, dtype=float) + slack, 0.0)
+
+
+def rdp_limit(order: ArrayLike, budget: Budget) -> FloatArray:
+    """Return the largest Renyi divergence at ``order`` that still keeps the budget.
+
+    The inverse of :func:`rdp_to_epsilon`; zero or negative where the order cannot be
+    used for this budget.
+    """
+    a = np.asarray(order, dtype=float)
+    return (
+        budget.epsilon
+        - np.log1p(-1 / a)
+        + (math.log(budget.delta) + np.log(a)) / (a - 1)
+    )
+
+
+def best_order(budget: Budget) -> int:
+    """Return the integer order that affords most when costs are linear in the order.
+
+    ``argmax rdp_limit(a) / a``, the choice of accounting rule for every setting whose
+    noise multiplier is about 2 or more.  The optimum lies near
+    ``2 log(1/delta) / epsilon``, so all integers up to twice that are tried, as far as
+    doubles tell neighboring integers safely apart; below that epsilon of about 1e-11 a
+    smaller order is as valid.
+
+    >>> best_order(Budget(epsilon=1.0, delta=1e-8))
+    31
+    """
+    reach = -4 * math.log(budget.delta) / budget.epsilon
+    low, high = 2.0, float(max(64, math.ceil(min(reach, _LARGEST_ORDER))))
+    while True:  # the ratio has one maximum: close in on it, whatever the reach
+        orders = np.unique(np.rint(np.geomspace(low, high, 2048)))
+        at = int(np.argmax(rdp_limit(orders, budget) / orders))
+        if orders.size == high - low + 1:
+            return int(orders[at])
+        low, high = orders[max(at - 1, 0)], orders[min(at + 1, orders.size - 1)]
+
+
+def order_grid(budget: Budget) -> NDArray[np.int64]:
+    """Return integer orders from 2 to well past the best one, dense at first."""
+    top = 4 * best_order(budget)
+    sparse = np.geomspace(64, max(top, 65), 120)
+    grid = np.concatenate([np.arange(2, 65), np.rint(sparse)])
+    return np.unique(grid).astype(np.int64)
+
+
+def between(orders: FloatArray, at: int) -> FloatArray:
+    """Return the integers around one order of a grid (at most 64 of them)."""
+    low, high = orders[max(at - 1, 0)], orders[min(at + 1, orders.size - 1)]
+    return np.unique(np.rint(np.linspace(low, high, 64)))
+
+
+def smallest_epsilon(curve: Callable[[FloatArray], FloatArray], delta: float) -> float:
+    """Return epsilon of a Renyi curve at the best of all useful integer orders.
+
+    Which orders are useful depends on the answer: the grid is moved to larger orders
+    as long as that finds a much smaller epsilon, then refined around the best.
+    """
+    best, guess = math.inf, 1.0
+    while guess >= 1e-4:
+        orders = order_grid(Budget(epsilon=guess, delta=delta)).astype(float)
+        epsilons = rdp_to_epsilon(orders, curve(orders), delta)
+        best = min(best, float(np.min(epsilons)))
+        if best > guess / 2:
+            break
+        guess = min(best, guess / 5)
+    near = between(orders, int(np.argmin(epsilons)))
+    return min(best, float(np.min(rdp_to_epsilon(near, curve(near), delta))))
+
+
+def smallest(
+    keeps: Callable[[float], bool],
+    start: float = 1.0,
+    rtol: float = 1e-12,
+    *,
+    arithmetic: bool = False,
+) -> float:
+    """Return the smallest positive number that ``keeps``, to a relative precision.
+
+    Parameters
+    ----------
+    keeps : callable
+        False below the solution and true from there on.
+    start : float, default=1.0
+        Where to look first; the solution may be far from it.
+    rtol : float, default=1e-12
+        How far above the solution the answer may be.
+    arithmetic : bool, default=False
+        Whether to halve at the arithmetic mean instead of the geometric.
+
+    Returns
+    -------
+    float
+        A number for which ``keeps`` was evaluated and true.
+
+    Raises
+    ------
+    ValueError
+        If nothing up to ``1e18 * start`` keeps.
+    """
+    _validate.positive(start=start)
+    high = start
+    while not keeps(high):
+        high *= 2
+        if high > _REACH * start:
+            raise ValueError(
+                f"Expected a budget that some noise keeps, found none up to {high:g}; "
+                "raise epsilon, or lower what else is charged to it."
+            )
+    low = high / 2
+    while keeps(low):
+        low, high = low / 2, low
+        if high < start / _REACH:  # so much budget that hardly any noise is needed
+            return high
+    while high > low * (1 + rtol):
+        geometric = math.sqrt(low) * math.sqrt(high)
+        middle = (low + high) / 2 if arithmetic else geometric
+        low, high = (low, middle) if keeps(middle) else (middle, high)
+    return high
+
+
+def gaussian_noise(budget: Budget) -> float:
+    """Return the smallest noise multiplier of one Gaussian release in the budget.
+
+    Balle and Wang (2018), Algorithm 1, solved by :func:`smallest`.
+
+    >>> round(gaussian_noise(Budget(epsilon=0.2, delta=1e-8)), 4)
+    23.6747
+    """
+    return smallest(lambda noise: gaussian_delta(budget.epsilon, noise) <= budget.delta)
 
 
 def _event(mechanism: Mechanism) -> dpa.DpEvent | None:

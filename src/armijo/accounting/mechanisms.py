@@ -26,12 +26,11 @@ from typing import ClassVar
 import dp_accounting as dpa
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import gammaln, hyp1f1, logsumexp
+from scipy.special import erfcx, gammaln, hyp1f1, logsumexp, ndtr
 
 from armijo import _validate
 from armijo._validate import AboveOne, Count, NonNegative, Positive, SamplingProb
 from armijo.accounting.budget import FloatArray
-from armijo.accounting.conversion import gaussian_delta, pure_delta
 
 LARGEST_ORDER = 2**18
 """The best order of an epsilon of 1e-4 at delta 1e-5; larger budgets need less."""
@@ -162,6 +161,43 @@ def laplace_rdp(orders: FloatArray, epsilon: float | FloatArray) -> FloatArray:
 def _expm1_minus(x: FloatArray) -> FloatArray:
     """Return ``exp(x) - 1 - x`` without cancellation."""
     return x * x / 2 * hyp1f1(1.0, 3.0, x)
+
+
+def gaussian_delta(epsilon: float, noise_multiplier: float) -> float:
+    """Return the exact delta of one Gaussian release at ``epsilon``.
+
+    ``Phi(1/2s - epsilon s) - e^epsilon Phi(-1/2s - epsilon s)`` with the noise
+    multiplier s, Balle and Wang (2018), Theorem 8.  Written with the scaled
+    complementary error function: nothing overflows, and small deltas keep their digits.
+
+    >>> gaussian_delta(1.0, 3.731) < 1e-5 < gaussian_delta(1.0, 3.73)
+    True
+    """
+    _validate.non_negative(epsilon=epsilon)
+    _validate.positive(noise_multiplier=noise_multiplier)
+    root_two, half = math.sqrt(2.0), 0.5 / noise_multiplier
+    low, high = epsilon * noise_multiplier - half, epsilon * noise_multiplier + half
+    # e^epsilon Phi(-high) = e^{-low^2/2} erfcx(high/sqrt 2)/2: high^2 - low^2 = 2 eps.
+    scale = 0.5 * math.exp(-0.5 * low * low)
+    second = erfcx(high / root_two)
+    if low < 0:  # there erfcx(low) may overflow, and Phi(-low) is at least one half
+        return max(float(ndtr(-low) - scale * second), 0.0)
+    return max(float(scale * (erfcx(low / root_two) - second)), 0.0)
+
+
+def pure_delta(epsilon: float, proved: float) -> float:
+    """Return the worst delta at ``epsilon`` of a mechanism that is ``proved``-DP.
+
+    ``(e^E - e^epsilon) / (1 + e^E)`` below the proved E, else zero: that of randomized
+    response, Kairouz, Oh and Viswanath (2015), Theorem 3.3.
+
+    >>> pure_delta(1.0, 1.0), round(pure_delta(0.0, 1.0), 6)
+    (0.0, 0.462117)
+    """
+    _validate.non_negative(epsilon=epsilon)
+    if epsilon >= proved:
+        return 0.0
+    return -math.expm1(epsilon - proved) / (1 + math.exp(-proved))
 
 
 def knots(top: int) -> FloatArray:

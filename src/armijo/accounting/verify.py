@@ -27,8 +27,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from armijo.accounting import (  # noqa: F401 (their mechanisms are in KINDS)
     above_threshold,
-    objective_perturbation,
-    output_perturbation,
+    perturbation,
 )
 from armijo.accounting.budget import EXACT_SAMPLER, Neighboring
 from armijo.accounting.independent_bounds import (

@@ -16,7 +16,8 @@ from scipy.special import betaincinv, ndtri
 
 from armijo import _validate
 from armijo.accounting.budget import FloatArray
-from armijo.accounting.conversion import gaussian_delta, smallest
+from armijo.accounting.calibration import smallest
+from armijo.accounting.mechanisms import gaussian_delta
 
 _LARGEST_EPSILON = 700.0  # e^epsilon is still a float
 

@@ -23,9 +23,12 @@ from torch import nn
 from armijo import _validate
 from armijo._noise import poisson_sample
 from armijo.accounting.budget import Budget, FloatArray
-from armijo.accounting.conversion import smallest
+from armijo.accounting.calibration import smallest
 from armijo.audit.games import Claim, Outcome, randomness_of
+from armijo.audit.targets import SMALL_FEATURES
 from armijo.estimators import solve
+from armijo.images.estimator import PrivateImageClassifier
+from armijo.images.synthetic import synthetic_images
 from armijo.networks.train import train
 from armijo.registry import NETWORK, make_method
 
@@ -137,6 +140,23 @@ def network_scores(method: str, **options: Any) -> Trainer:
     return scores
 
 
+def image_scores(present: Canaries, budget: Budget, seed: int | None) -> FloatArray:
+    """Train the classifier of images on synthetic ones with labels drawn at random."""
+    count = len(present)
+    images = synthetic_images(count, SMALL_FEATURES.side, 1, seed=1)
+    labels = np.random.Generator(np.random.PCG64(2)).integers(2, size=count)
+    model = PrivateImageClassifier(
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        classes=(0, 1),
+        n_rows=count // 2,
+        features=SMALL_FEATURES,
+        random_state=seed,
+    ).fit(images[present], labels[present])
+    scores = model.decision_function(images)
+    return np.asarray(scores[np.arange(count), labels] - scores.mean(axis=1))
+
+
 TRAINERS: dict[str, Trainer] = {
     # So short a step changes no gradient: each canary is clipped in every batch.
     "sgd": linear_scores(
@@ -146,9 +166,10 @@ TRAINERS: dict[str, Trainer] = {
     "network": network_scores("sgd", step_size=1e-2),
     "network-auto": network_scores("auto"),
     "network-blsgd": network_scores("blsgd"),
+    "images": image_scores,
 }
-"""Models by name, each a score for every canary: a linear one by two methods, and one
-that goes through :func:`armijo.train` by three."""
+"""Models by name, each a score for every canary: a linear one by two methods, one that
+goes through :func:`armijo.train` by three, and the classifier of images."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +181,7 @@ class OneRun:
     model : str
         One of :data:`TRAINERS`.
     budget : Budget
-        The promised epsilon and delta of the model.
+        The guaranteed epsilon and delta of the model.
     """
 
     model: str

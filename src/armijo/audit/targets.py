@@ -7,6 +7,7 @@
 ``network-...``        sums of networks, on rows made to break their arithmetic
 ``step``, methods      a step and whole runs, by all that they release
 ``person``             a run of the additive method, by a person with many rows
+``images``             a run of the classifier of images, by the image in question
 =====================  =========================================================
 
 Methods that clip gradients get short steps, so that a row which is clipped at the start
@@ -41,15 +42,27 @@ from armijo.accounting.mechanisms import Gaussian
 from armijo.audit.games import Claim, Game
 from armijo.data import fixed_point
 from armijo.data.coded import CategoryColumn, CodedRows, CodedTable
+from armijo.data.feature_rows import FeatureRows, held_rows
 from armijo.data.gate import BatchPlan, PrivateBatch, PrivateDataset, leaky_answer
 from armijo.data.query import BoundedQuery, CertifiedSum
 from armijo.data.sources import TensorRows
+from armijo.images.features import Bank, FeatureSettings, feature_map
+from armijo.images.reading import Pictures
 from armijo.methods.additive import Additive
 from armijo.methods.armijo_search import ArmijoSearch
-from armijo.methods.base import Direction, Method, Problem, StepRecord, minimize
+from armijo.methods.base import (
+    Direction,
+    Method,
+    Problem,
+    StepRecord,
+    calibrated,
+    minimize,
+)
+from armijo.methods.whitened import Whitened, centered_rows, whitened_rows
 from armijo.objectives.additive import AdditiveObjective
+from armijo.objectives.base import Objective
 from armijo.objectives.ghost.guards import Batch, Loss, blanked
-from armijo.objectives.linear import LinearObjective
+from armijo.objectives.linear import SOFTMAX, LinearObjective
 from armijo.objectives.module import ModuleObjective
 from armijo.randomness import Randomness
 from armijo.registry import LINEAR, make_method, parameters_of
@@ -74,7 +87,7 @@ class OneRelease(ABC):
     name : str
         What the game is called.
     budget : Budget
-        The promised epsilon and delta; the noise is solved for it.
+        The guaranteed epsilon and delta; the noise is solved for it.
     """
 
     name: str
@@ -364,23 +377,32 @@ class NetworkGame(OneRelease):
         return np.array([float(noisy @ self.direction())])
 
 
-_ROWS_OF_PERSON = 20
+_IMAGE_STEPS = 8
+
+SMALL_FEATURES = FeatureSettings(
+    side=16,
+    banks=(Bank(patch=5, filters=64, grid=2),),
+    components=64,
+    synthetic=256,
+)
+"""Of images that are audited: made in a second."""
 
 
 @dataclass(frozen=True, eq=False)
-class PersonGame:
-    """A run of the additive method, with a person of many rows or without.
+class ImageGame:
+    """A run of the classifier of images, with one image or without.
 
-    All rows of the person are of one class and one level, and weigh one together; who
-    stays has one row of the other class and level.  So counts, gradients and drops of
-    the person all point one way, as far as they may.
+    Who stays has an image of the other class and of other features.  Rows have norm one
+    and gradients are clipped to a fraction of their length, so that the image moves
+    mean, second moments and every gradient by all that it may.  Told is what the
+    releases say of it: it is put through the released coordinates.
 
     Attributes
     ----------
     name : str
         What the game is called.
     budget : Budget
-        The promised epsilon and delta of the run, for a person.
+        The guaranteed epsilon and delta of the run.
     """
 
     name: str
@@ -392,38 +414,55 @@ class PersonGame:
         return Claim(self.budget.epsilon, self.budget.delta, gaussian=True)
 
     @cached_property
-    def objective(self) -> AdditiveObjective:
-        """The problem: a category of two levels."""
-        return AdditiveObjective(columns=(CategoryColumn(name="x", n_levels=2),))
+    def steps(self) -> NDArray[np.int16]:
+        """The features of upright and of level stripes."""
+        wave = 0.5 + 0.4 * np.sin(1.2 * np.arange(16))
+        upright = np.broadcast_to(wave, (16, 16))
+        pictures = Pictures(np.stack([upright, upright.T]))
+        return feature_map(SMALL_FEATURES).integers(pictures)
 
     @cached_property
-    def _method(self) -> Additive:
-        problem = Problem(objective=self.objective, n_rows=2)
-        return Additive().calibrate(self.budget, problem)
+    def objective(self) -> LinearObjective:
+        """The problem: two classes."""
+        size = self.steps.shape[1]
+        return LinearObjective(loss=SOFTMAX, n_features=size, n_classes=2, l2=0.0)
 
-    def rows(self, present: bool) -> CodedRows:
-        """Return the rows of one person, or of both."""
-        many = _ROWS_OF_PERSON * present
-        person = np.repeat([0, 1], [1, many])
-        table = CodedTable(self.objective.columns, (person,))
-        weight = 1.0 / np.bincount(person)[person]
-        return CodedRows(table, np.where(person == 0, -1.0, 1.0), weight)
+    @cached_property
+    def _method(self) -> Whitened:
+        problem = Problem(objective=self.objective, n_rows=2)
+        return Whitened(steps=_IMAGE_STEPS).calibrate(self.budget, problem)
+
+    def rows(self, present: bool) -> FeatureRows:
+        """Return the features of one image, or of both."""
+        count = 1 + present
+        known = np.ones(count, dtype=bool)
+        return FeatureRows(self.steps[:count], np.arange(count), known)
 
     def play(self, present: bool, randomness: Randomness) -> FloatArray:
-        """Run to the end; told are the noisy counts and the model."""
+        """Run to the end; told are mean, second moments and scores at the image."""
         start = self._method.init(self.objective.start())
-        relation = Neighboring.ADD_REMOVE
         data = PrivateDataset(
             self.rows(present),
             n_rows=2,
             accountant=accountant_for(
-                self._method, start, self.budget, relation=relation
+                self._method, start, self.budget, relation=Neighboring.ADD_REMOVE
             ),
             randomness=randomness,
         )
         *_, (state, _) = minimize(self.objective, data, self._method, start)
-        weights = self._method.weights_of(state, 0)
-        return np.concatenate([np.asarray(state.counts), weights.reshape(-1)])
+        image = held_rows(self.steps[1:], np.ones(1))
+        center = calibrated(center=state.center).numpy()
+        centered = centered_rows(image, center)
+        size = len(center)
+        whitening = calibrated(whitening=state.whitening).numpy().reshape(size, size)
+        row, unit = (found.block(slice(1))[0] for found in (image, centered))
+        unit = unit / np.linalg.norm(unit)
+        inside = whitened_rows(centered, whitening).block(slice(1))[0]
+        weights = state.w.numpy().reshape(2, -1)
+        scores = weights[:, :size] @ (inside / np.linalg.norm(inside)) + weights[:, -1]
+        margin = scores[1] - scores[0]
+        told = [row @ center, unit @ whitening @ unit, *scores, margin]
+        return np.array(told, dtype=float)
 
 
 MOST_BATCHES = 16
@@ -433,6 +472,7 @@ _OBSERVED = 2  # batches of which more than the end is looked at
 _STEP_NUMBERS = 3
 _EXTRAS = ("radius", "step_size", "loss_clip")  # of a state, beside its weights
 
+_ROWS_OF_PERSON = 20
 Table = tuple[FloatArray, FloatArray]
 
 
@@ -451,13 +491,15 @@ class RunGame:
     name : str
         What the game is called.
     budget : Budget
-        The promised epsilon and delta of the run.
-    objective : LinearObjective
+        The guaranteed epsilon and delta of the run.
+    objective : Objective
         The problem.
     settings : Method
         The method.
-    tables : tuple of tables
-        Features and labels without and with the row in question.
+    tables : tuple
+        Rows without and with the row in question, as the gate takes them.
+    n_rows : int
+        The public number of rows, the same for both tables.
     gaussian, pure : bool
         Whether the trade-off of the run is Gaussian; whether delta is not used.
     most_batches : int
@@ -466,9 +508,10 @@ class RunGame:
 
     name: str
     budget: Budget
-    objective: LinearObjective
+    objective: Objective
     settings: Method[Any]
-    tables: tuple[Table, Table]
+    tables: tuple[tuple[Any, ...], tuple[Any, ...]]
+    n_rows: int
     gaussian: bool = False
     pure: bool = False
     most_batches: int = MOST_BATCHES
@@ -479,11 +522,6 @@ class RunGame:
         delta = 0.0 if self.pure else self.budget.delta
         return Claim(self.budget.epsilon, delta, self.gaussian)
 
-    @property
-    def n_rows(self) -> int:
-        """The public number of rows, the same for both tables."""
-        return len(self.tables[1][0])
-
     @cached_property
     def _method(self) -> Method[Any]:
         problem = Problem(objective=self.objective, n_rows=self.n_rows)
@@ -491,7 +529,7 @@ class RunGame:
 
     @cached_property
     def _start(self) -> Any:
-        return self._method.init(torch.zeros(self.objective.size, dtype=torch.float64))
+        return self._method.init(self.objective.start())
 
     def _accountant(self) -> Accountant:
         """Return one that nothing was charged to."""
@@ -521,7 +559,8 @@ def observed(start: Any, run: Iterable[tuple[Any, StepRecord]]) -> FloatArray:
         state, count = new, count + 1
     steps += [[0.0] * _STEP_NUMBERS] * max(_OBSERVED - count, 0)
     extras = [float(getattr(state, name, None) or 0.0) for name in _EXTRAS]
-    return np.array([*chain(*steps), count, *state.w.tolist(), *extras])
+    counts = getattr(state, "counts", ())  # of the additive method
+    return np.array([*chain(*steps), count, *state.w.tolist(), *extras, *counts])
 
 
 def _step(before: Any, after: Any, record: StepRecord) -> list[float]:
@@ -598,6 +637,7 @@ def run_game(
     bounded = _BOUNDED if "data_norm" in parameters_of(method) else {}
     usual = RUNS.get(method, bounded)
     settings = make_method(method, {**usual, **(changed or {})})
+    tables = _votes() if method == "majority" else _tables(settings)
     return RunGame(
         name=method,
         budget=budget,
@@ -608,7 +648,8 @@ def run_game(
             l2=1e-3 if settings.smooth else 0.0,
         ),
         settings=settings,
-        tables=_votes() if method == "majority" else _tables(settings),
+        tables=tables,
+        n_rows=len(tables[1][0]),
         gaussian=method in GAUSSIAN,
         pure=method in PURE,
     )
@@ -636,6 +677,33 @@ def _votes() -> tuple[Table, Table]:
     return (np.zeros((1, 1)), -np.ones(1)), (np.zeros((2, 1)), np.array([-1.0, 1.0]))
 
 
+def person_game(budget: Budget) -> RunGame:
+    """Return the game of the additive method, with a person of many rows or without.
+
+    All rows of the person are of one class and one level, and weigh one together; who
+    stays has one row of the other class and level.  So counts, gradients and drops of
+    the person all point one way, as far as they may.  All releases are one Gaussian.
+    """
+    objective = AdditiveObjective(columns=(CategoryColumn(name="x", n_levels=2),))
+
+    def rows(present: bool) -> tuple[CodedRows]:
+        person = np.repeat([0, 1], [1, _ROWS_OF_PERSON * present])
+        weight = 1.0 / np.bincount(person)[person]
+        labels = np.where(person == 0, -1.0, 1.0)
+        return (CodedRows(CodedTable(objective.columns, (person,)), labels, weight),)
+
+    return RunGame(
+        name="person",
+        budget=budget,
+        objective=objective,
+        settings=Additive(),
+        tables=(rows(False), rows(True)),
+        n_rows=2,
+        gaussian=True,
+        most_batches=1000,
+    )
+
+
 def step_game(budget: Budget) -> RunGame:
     """Return the game of one DP-BLSGD step: gradient and search on one batch."""
     whole = run_game("blsgd", budget, {"expected_steps": 1})
@@ -648,7 +716,8 @@ GAMES: dict[str, Callable[[Budget], Game]] = {
         for name in ("search-laplace", "search-gaussian")
     },
     "support": partial(SupportGame, "support"),
-    "person": partial(PersonGame, "person"),
+    "person": person_game,
+    "images": partial(ImageGame, "images"),
     **{name: partial(NetworkGame, name) for name in NETWORK_ATTACKS},
     "step": step_game,
     **{method: partial(run_game, method) for method in PRIVATE},

@@ -11,7 +11,7 @@ took depends on the rows and is not released.
 
 **Outpert-GD** is plain gradient descent on all rows with noise on the last iterate
 (Zhang, Zheng, Mou and Wang 2017).  How far one row can move it follows from unrolling
-the recursion of :mod:`armijo.accounting.output_perturbation`.  ``variant``:
+the recursion of :mod:`armijo.accounting.perturbation`.  ``variant``:
 
 * ``"improved"`` (default): the exact recursion, any step size, calibrated noise;
 * ``"replica"``: the published ``3 L T eta / n`` and ``sqrt(2 log(2/delta))/epsilon``,
@@ -76,17 +76,15 @@ from armijo._validate import Count, Positive, Share
 from armijo.accounting.budget import Budget, FloatArray, Neighboring
 from armijo.accounting.calibration import noise_multiplier_for, reachable
 from armijo.accounting.mechanisms import Gaussian, PureDP
-from armijo.accounting.objective_perturbation import (
+from armijo.accounting.perturbation import (
+    OUTPUT_SHARE,
     ApproximateMinima,
     ChaudhuriObjective,
     KiferObjective,
     ObjectivePerturbation,
-    calibrate_objective,
-)
-from armijo.accounting.output_perturbation import (
-    OUTPUT_SHARE,
     PermutedMixture,
     WithOutputNoise,
+    calibrate_objective,
     gd_sensitivity,
     mixture_noise,
     output_noise,
@@ -398,17 +396,10 @@ class OutpertRSGD(BoundedRelease):
     def _noisy_average(self, rows: Rows, randomness: Randomness) -> FloatArray:
         bits = randomness.stream("perturbation")
         order = random_order(max(self.n_rows, rows.size), bits)
-        mechanism = self.mechanism
-        # Rounding adds the same to every batch's sensitivity: most to the least.
-        least = (
-            min(mechanism.sensitivities)
-            if isinstance(mechanism, PermutedMixture)
-            else mechanism.sensitivity
-        )
         noisy = with_gaussian(
             self.averaged(rows, order),
-            sensitivity=least,
-            noise_scale=mechanism.noise_scale,
+            sensitivity=self.mechanism.sensitivity,
+            noise_scale=self.mechanism.noise_scale,
             bits=bits,
         )
         return self.rows.unscaled(noisy)

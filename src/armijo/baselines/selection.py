@@ -17,8 +17,7 @@ from scipy.optimize import brentq
 
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import planned_epsilon
-from armijo.accounting.conversion import pure_delta
-from armijo.accounting.mechanisms import ExponentialMechanism
+from armijo.accounting.mechanisms import ExponentialMechanism, pure_delta
 from armijo.methods.base import Schedule
 
 SelectionRule = Literal["bounded", "pure"]

@@ -3,6 +3,7 @@
 
 import json as json_module
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -251,7 +252,13 @@ def check(
 
 
 def fit(
-    table: Table,
+    table: Annotated[
+        str,
+        typer.Argument(
+            help="A CSV or Parquet file, or Parquet files that are streamed: a folder, "
+            'a pattern such as "data/*.parquet", or an address such as s3://bucket/x.'
+        ),
+    ],
     *,
     schema: Annotated[Path, typer.Option(help="The reviewed schema file.")],
     out: Annotated[Path, typer.Option(help="Folder for model, report and ledger.")],
@@ -305,13 +312,28 @@ def fit(
         ),
     ] = False,
     multiline: Multiline = False,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="What streamed rows may take, such as 4GB; default: half of the free "
+            "memory."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Tell rows, passes, bytes, time and memory from file metadata. "
+            "Nothing else is read, nothing is spent.",
+        ),
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Train a differentially private model on a table.
 
     Classes, or numbers, by what the schema says of the target. Nothing has to be set.
     """
-    from armijo.cli.fit import fit_table
+    from armijo.cli import fit as fits
 
     _validate.at_least(0, insecure_seed=insecure_seed or 0)
     directions = dict(_direction(text) for text in monotone or [])
@@ -331,15 +353,23 @@ def fit(
         "random_state": insecure_seed,
         **_given("additive" if model == "additive" else "linear", of_model),
     }
+    common: dict[str, Any] = {
+        "schema": schema,
+        "target": target,
+        "kind": model,
+        "parameters": parameters,
+        "memory": None if memory is None else parsed_bytes(memory),
+    }
+    if dry_run:
+        plan = fits.dry_run(table, **common)
+        emit(plan, title="What the fit would do", as_json=json)
+        return
     with FitProgress(quiet=json) as progress, finish_step_on_interrupt() as stopped:
         step = progress.start(epsilon)
-        outcome = fit_table(
+        outcome = fits.fit_table(
             table,
-            schema=schema,
+            **common,
             out=out,
-            target=target,
-            kind=model,
-            parameters=parameters,
             callback=lambda record: step(record) or stopped(),
             resume=resume,
             overwrite=overwrite,
@@ -392,6 +422,22 @@ def _direction(text: str) -> tuple[str, int]:
             f"{text!r}. Nothing was spent."
         )
     return name, int(value)
+
+
+def parsed_bytes(text: str) -> int:
+    """Return a number of bytes, written with a unit or without.
+
+    >>> parsed_bytes("4GB"), parsed_bytes("512 MiB"), parsed_bytes("0")
+    (4000000000, 536870912, 0)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?)(i?)B?", text.strip(), re.I)
+    if found is None:
+        raise ValueError(
+            f"Expected --memory as a number of bytes such as 4GB or 512MiB, got "
+            f"{text!r}. Nothing was spent."
+        )
+    power = " KMGT".index(found[2].upper() or " ")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
 
 
 def parsed_option(text: str) -> tuple[str, Any]:

@@ -10,7 +10,7 @@ secret key that it is redone with after a crash, ``checkpoint.safetensors.key``.
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ from numpy.typing import NDArray
 from armijo import _validate
 from armijo._files import replace_file
 from armijo.accounting.ledger import close_ledger
+from armijo.cli.dry_run import planned_fit
 from armijo.errors import ModelWarning, TableError
 from armijo.estimators.additive import PrivateTableEstimator
+from armijo.estimators.encoders import ScaledBlock
 from armijo.estimators.linear import PrivateLinearClassifier
 from armijo.estimators.model_file import (
     LINEAR,
@@ -46,9 +48,11 @@ from armijo.report.page import (
     write_report,
 )
 from armijo.tables import ROW_BORDERS, Schema, encode, load_schema, read_table
-from armijo.tables.coder import code_column, code_table
+from armijo.tables.coder import code_column, code_table, refuse_columns
 from armijo.tables.columns import Fault, Label, Person, Target
 from armijo.tables.frames import with_person
+from armijo.tables.linear import refuse_unbounded
+from armijo.tables.stream import StreamedTable, find_stream
 from armijo.training.replay import destroy_key, key_path
 
 Estimator = PrivateTableEstimator | PrivateLinearClassifier
@@ -78,13 +82,15 @@ def fit_table(
     resume: bool = False,
     overwrite: bool = False,
     multiline: bool = False,
+    memory: int | None = None,
 ) -> FitOutcome:
     """Train on a table and leave model, report and ledger in a folder.
 
     Parameters
     ----------
     table, schema, out : path
-        The sensitive table, its reviewed public schema, and the folder to make.
+        The sensitive table (a file, or a folder, pattern or address of Parquet files,
+        which are streamed), its reviewed public schema, and the folder to make.
     target : str or None
         The column to learn; it must be the schema's.
     kind : {"additive", "logistic", "svm"}
@@ -103,6 +109,8 @@ def fit_table(
     multiline : bool
         Whether quoted cells of a CSV file may hold line breaks; the guarantee then
         names what it assumes of them.
+    memory : int or None
+        Bytes of streamed rows that may be kept; None is half of what is free.
 
     Raises
     ------
@@ -112,7 +120,8 @@ def fit_table(
     """
     _validate.choice(("additive", *LINEAR), kind=kind)
     public = _public_schema(schema, target, kind, parameters.get("person"))
-    frame = read_table(table, multiline=multiline)
+    stream = find_stream(table, memory=memory)
+    rows = read_table(table, multiline=multiline) if stream is None else stream
     folder = Path(out)
     _check_folder(folder, resume=resume, overwrite=overwrite)
     stopped = False
@@ -128,17 +137,24 @@ def fit_table(
         "fingerprint": {**named, "multiline": True} if multiline else named,
         "resume": resume,
         "ready": partial(_prepare, folder, overwrite=overwrite and not resume),
+        "memory": memory,
     }
     common = {"ledger": folder / LEDGER, "callback": watched}
     if kind == "additive":
         estimator: Estimator = _table_estimator(public, {**parameters, **common})
         with warnings.catch_warnings():  # the report and the outcome have them
             warnings.simplefilter("ignore", ModelWarning)
-            estimator.fit_resumable(frame, **files)
+            estimator.fit_resumable(rows, **files)
     else:
-        X, y = encode(frame, public)
         estimator = _linear_estimator(kind, public, {**parameters, **common})
-        estimator.fit_resumable(X, np.asarray(y), **files)
+        if isinstance(rows, StreamedTable):
+            refuse_columns(rows.head(), public, empty=True)
+            refuse_unbounded(public)
+            scaled = replace(rows, encode=ScaledBlock(public))
+            estimator.fit_resumable(scaled, **files)
+        else:
+            X, y = encode(rows, public)
+            estimator.fit_resumable(X, np.asarray(y), **files)
     estimator.set_params(callback=None)
     if multiline:
         estimator.privacy_ = estimator.privacy_.assuming(ROW_BORDERS)
@@ -147,6 +163,24 @@ def fit_table(
         linear = {} if kind == "additive" else {"method": "auto", "options": {}}
         _finish(folder, estimator, model, {**linear, **parameters})
     return FitOutcome(folder, estimator, model, finished=not stopped)
+
+
+def dry_run(
+    table: Path_,
+    *,
+    schema: Path_,
+    target: str | None = None,
+    kind: str = "additive",
+    parameters: Mapping[str, Any],
+    memory: int | None = None,
+) -> Mapping[str, Any]:
+    """Return what :func:`fit_table` would do, from metadata; nothing is spent."""
+    _validate.choice(("additive", *LINEAR), kind=kind)
+    public = _public_schema(schema, target, kind, parameters.get("person"))
+    made = _table_estimator if kind == "additive" else partial(_linear_estimator, kind)
+    return planned_fit(
+        table, public, made(public, parameters), kind=kind, memory=memory
+    )
 
 
 def _table_estimator(

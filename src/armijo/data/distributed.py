@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from armijo.errors import ArmijoError
@@ -161,10 +160,3 @@ def number_total(group: ProcessGroup, number: int) -> int:
     if group.size == 1:
         return number
     return int(group.total(torch.tensor([number], dtype=torch.int64))[0])
-
-
-def vector_total(group: ProcessGroup, vector: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the sum of everybody's integers."""
-    if group.size == 1:
-        return vector
-    return group.total(torch.from_numpy(vector)).numpy()

@@ -7,7 +7,7 @@ Nothing else in the package applies a function to private rows.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -37,26 +37,24 @@ from armijo.accounting.mechanisms import (
     Subsampled,
 )
 from armijo.data import fixed_point
-from armijo.data.certified import EXACT_NOISE, noise_steps, release_bits
+from armijo.data.blocks import ExactSum, RowBlocks, SumTask, with_norms
+from armijo.data.certified import EXACT_NOISE
 from armijo.data.coded import CodedRows
-from armijo.data.distributed import SINGLE, ProcessGroup, number_total, vector_total
+from armijo.data.distributed import SINGLE, ProcessGroup, number_total
 from armijo.data.feature_rows import FeatureRows
-from armijo.data.lattice import CenteredRows
 from armijo.data.query import (
     BoundedQuery,
     CertifiedSum,
-    Contributions,
     Matrix,
-    OuterProduct,
     Rows,
-    row_norms,
 )
-from armijo.data.sources import ArrayRows, Index, RowSource
+from armijo.data.sources import ArrayRows, HeldSource, Index, RowSource
 from armijo.errors import BudgetExceeded, UnchargedAccess
 from armijo.randomness import Randomness
 
 Answer = TypeVar("Answer")
 Released = TypeVar("Released")
+CommitTotal = Callable[[int, int, ExactSum], None]
 _NOISE_BLOCK = 32
 # Numbers from which helpers draw noise as well. For some milliseconds after the last
 # operation of torch its own threads keep their processors busy waiting: measured on
@@ -102,7 +100,7 @@ class PrivateBatch:
 
     def __init__(
         self,
-        rows: Rows,
+        rows: Rows | RowBlocks,
         plan: BatchPlan,
         randomness: Randomness,
         *,
@@ -110,8 +108,10 @@ class PrivateBatch:
         moves: int = 1,
         group: ProcessGroup = SINGLE,
         number: int = 0,
+        commit: CommitTotal | None = None,
     ) -> None:
         self.number = number
+        self._commit, self._totals = commit, 0
         self.expected_size = plan.sampling_prob * n_rows
         self._rows = rows
         self._group = group
@@ -143,53 +143,40 @@ class PrivateBatch:
         self._check(mechanism, Gaussian)
         _refuse_excess(self._moves * query.bound, mechanism.sensitivity)
         self._unused.remove(mechanism)
-        contributions = self._with_norms(query.contributions(self._rows))
-        if isinstance(contributions, CertifiedSum):
-            return self._noisy_certified(contributions, query.bound, mechanism)
-        if mechanism.noise_scale == 0:  # nothing to protect by a lattice
-            plain = fixed_point.plain_vector_sum(contributions, query.bound)
-            return self._group.total(torch.from_numpy(plain))
-        exact = vector_total(
-            self._group, fixed_point.vector_sum(contributions, query.bound)
-        )
-        # Noise for the mechanism's sensitivity, in steps of this query's own lattice.
-        scale = fixed_point.lattice_scale(mechanism.noise_scale / query.bound)
-        unit = query.bound / fixed_point.STEPS
-        return self._noisy_steps(exact, scale, unit, torch.float64)
-
-    def _with_norms(self, contributions: Contributions) -> Contributions:
-        """Return outer products with the norms of their rows, if these are known."""
-        if not isinstance(contributions, OuterProduct):
-            return contributions
-        rows, X = self._rows, contributions.X
-        known: FloatArray | None = None
-        if type(X) is CenteredRows and X.X is rows.X:  # no kind of its own making
-            known = rows.cached_for_run(
-                ("norms", X.center.tobytes()), partial(row_norms, X)
-            )
-        elif X is rows.X and rows.norms is not None:
-            known = rows.norms()
-        return replace(contributions, norms=known)
-
-    def _noisy_certified(
-        self, summed: CertifiedSum, bound: float, mechanism: Gaussian
-    ) -> torch.Tensor:
-        """Return a sum that the objective took on the lattice, with noise.
-
-        Noise is for ``1 + SLACK`` bounds, which an example's integers may reach.
-        """
-        if mechanism.noise_scale == 0:  # nothing to protect by a lattice
-            return self._group.total(summed.plain())
-        relative = mechanism.noise_scale / bound
-        bits = min(release_bits(relative), summed.finest)
-        total = summed.integers(bits)
+        noise = mechanism.noise_scale / query.bound
+        if noise == 0:  # nothing to protect by a lattice
+            return self._group.total(self._plain(query))
+        exact = self._rows.total(SumTask(query.contributions, query.bound, noise))
+        if self._commit is not None and not isinstance(self._rows, Rows):
+            self._commit(self.number, self._totals, exact)
+            self._totals += 1
+        steps = exact.steps
         if self._group.size > 1:
-            total = self._group.total(total.long())
-        scale, unit = noise_steps(relative, bits), bound * 2.0**-bits
+            steps = self._group.total(steps.long())
+        # Noise for the mechanism's sensitivity, in steps of this query's own lattice.
+        scale, unit = exact.noise_scale(noise), query.bound * 2.0**-exact.bits
         if scale > EXACT_NOISE:
-            total = total.long()
-        values = self._noisy_steps(total.cpu().numpy(), scale, unit, summed.dtype)
-        return values.to(total.device)
+            steps = steps.long()
+        values = self._noisy_steps(steps.cpu().numpy(), scale, unit, exact.dtype)
+        return values.to(steps.device)
+
+    def _plain(self, query: BoundedQuery) -> torch.Tensor:
+        """Return a sum in floating point, for runs without noise."""
+        rows = self._held
+        summed = with_norms(rows, query.contributions(rows))
+        if isinstance(summed, CertifiedSum):
+            return summed.plain()
+        return torch.from_numpy(fixed_point.plain_vector_sum(summed, query.bound))
+
+    @property
+    def _held(self) -> Rows:
+        """The rows of the batch, for what is more than a sum over blocks."""
+        if not isinstance(self._rows, Rows):
+            raise UnchargedAccess(
+                "Expected rows in memory, got blocks that answer sums only; load the "
+                "rows, or use a method that sums. The batch stays charged."
+            )
+        return self._rows
 
     def _noisy_steps(
         self, steps: NDArray[Any], scale: int, unit: float, dtype: torch.dtype
@@ -241,7 +228,7 @@ class PrivateBatch:
         for index, query in enumerate(islice(queries, mechanism.max_queries)):
             if index % _NOISE_BLOCK == 0:  # fresh noise for each query, drawn in blocks
                 noises = draw(query_scale, _NOISE_BLOCK, bits)
-            exact = fixed_point.number_sum(query.contributions(self._rows), query.bound)
+            exact = fixed_point.number_sum(query.contributions(self._held), query.bound)
             public = round(query.offset / query.bound * fixed_point.STEPS)
             noise = int(noises[index % _NOISE_BLOCK])
             known = number_total(self._group, exact) + public
@@ -254,7 +241,7 @@ class PrivateBatch:
         self, queries: Iterable[BoundedQuery], cap: int | None
     ) -> int | None:
         for index, query in enumerate(islice(queries, cap)):
-            values = fixed_point.clipped(query.contributions(self._rows), query.bound)
+            values = fixed_point.clipped(query.contributions(self._held), query.bound)
             exact = torch.tensor([float(values.sum())], dtype=torch.float64)
             passes = float(self._group.total(exact)[0]) + query.offset >= 0
             if self._group.broadcast_bool(partial(bool, passes)):
@@ -269,7 +256,7 @@ class PrivateBatch:
         self._check(mechanism, ExponentialMechanism)
         _refuse_excess(self._moves * query.bound, mechanism.sensitivity)
         self._unused.remove(mechanism)
-        sums = fixed_point.number_sums(query.contributions(self._rows), query.bound)
+        sums = fixed_point.number_sums(query.contributions(self._held), query.bound)
         best = max(sums)
         # exp(epsilon u / (2 sensitivity)) with u in steps of bound / STEPS.
         relative = 2 * mechanism.sensitivity / (mechanism.epsilon * query.bound)
@@ -289,7 +276,7 @@ class PrivateBatch:
         self._refuse_group("output perturbation")
         self._unused.remove(mechanism)
         return with_gaussian(
-            np.asarray(algorithm(self._rows), dtype=float),
+            np.asarray(algorithm(self._held), dtype=float),
             sensitivity=mechanism.sensitivity,
             noise_scale=mechanism.noise_scale,
             bits=self._randomness.stream("perturbation"),
@@ -308,7 +295,7 @@ class PrivateBatch:
         self._check(mechanism, object)
         self._refuse_group("a release")
         self._unused.remove(mechanism)
-        return algorithm(self._rows, self._randomness)
+        return algorithm(self._held, self._randomness)
 
     def _refuse_group(self, what: str) -> None:
         """Refuse what needs all rows in one process.
@@ -350,6 +337,9 @@ class PrivateDataset:
         None draws from the operating system's cryptographic generator.
     group : ProcessGroup or None
         The processes that hold the rows together; None is this one alone.
+    commit : callable or None
+        Puts the exact total of rows in blocks on record, before it is noised: by
+        number of the charge and of the release in it.
     """
 
     def __init__(
@@ -361,7 +351,9 @@ class PrivateDataset:
         accountant: Accountant,
         randomness: Randomness | None = None,
         group: ProcessGroup | None = None,
+        commit: CommitTotal | None = None,
     ) -> None:
+        self._commit = commit
         _validate.at_least(1, n_rows=n_rows)
         self.n_rows = n_rows
         self.accountant = accountant
@@ -391,6 +383,8 @@ class PrivateDataset:
         refuse_unsampleable(plan)
         if self._group.size > 1:
             _refuse_apart(plan)
+        if isinstance(self._source, RowBlocks):
+            _refuse_in_blocks(plan)
         self._refuse_changed_length()
         number = self._charge(plan, label)
         randomness = self._randomness.for_charge(number)
@@ -405,6 +399,7 @@ class PrivateDataset:
             moves=moves,
             group=self._group,
             number=number,
+            commit=self._commit,
         )
 
     def _charge(self, plan: BatchPlan, label: str) -> int:
@@ -435,7 +430,7 @@ class PrivateDataset:
         return number
 
     def _refuse_changed_length(self) -> None:
-        """Refuse rows that grew or shrank since the promise was made for them.
+        """Refuse rows that grew or shrank since the guarantee was stated for them.
 
         How many there are is private: no number is named.
         """
@@ -450,9 +445,11 @@ class PrivateDataset:
     def _relation(self) -> Neighboring:
         return self.accountant.guarantee.relation
 
-    def _sample(self, sampling_prob: float, randomness: Randomness) -> Rows:
+    def _sample(self, sampling_prob: float, randomness: Randomness) -> Rows | RowBlocks:
         """Draw each row independently; an empty batch is a batch like any other."""
         index = None
+        if isinstance(self._source, RowBlocks):
+            return self._source
         if sampling_prob < 1:
             bits = randomness.stream("sampling")
             index = poisson_sample(self._length, sampling_prob, bits)
@@ -478,7 +475,7 @@ class PrivateDataset:
 
 
 def leaky_answer(
-    source: RowSource, ask: Callable[[Rows], Answer], index: Index = None
+    source: HeldSource, ask: Callable[[Rows], Answer], index: Index = None
 ) -> Answer:
     """Return what a function says of rows that nobody paid for: NOT private.
 
@@ -498,6 +495,17 @@ def _refuse_apart(plan: BatchPlan) -> None:
                 "and searches add up between processes. Run it without torchrun, or "
                 "use another method. Nothing was spent."
             )
+
+
+def _refuse_in_blocks(plan: BatchPlan) -> None:
+    """Refuse what is no noisy sum over all blocks, before it is paid for."""
+    sums = all(isinstance(p, Gaussian) and p.noise_scale > 0 for p in plan.mechanisms)
+    if plan.sampling_prob < 1 or not sums:
+        raise ValueError(
+            f"Expected noisy sums over all rows, got {plan!r}: rows in blocks are not "
+            'sampled or searched. Use method="auto", or load the rows into memory. '
+            "Nothing was spent."
+        )
 
 
 def refuse_unsampleable(plan: BatchPlan) -> None:

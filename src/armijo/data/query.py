@@ -52,7 +52,8 @@ class Rows:
     ``run_cache`` is for what holds in all batches of a run, and None unless each has
     all rows.
     ``blank`` says which rows only keep their place, as a tensor of a module's rows;
-    None is nobody.
+    None is nobody.  ``memory`` is how many bytes of features may be held; None is half
+    of what is free.
 
     Rows of a table are rounded to their lattices (:mod:`armijo.data.lattice`) unless
     ``rounded`` says that they are; a row without a finite label becomes a blank.  So
@@ -67,6 +68,7 @@ class Rows:
     run_cache: dict[object, Any] | None = None
     blank: torch.Tensor | None = None
     rounded: bool = False
+    memory: int | None = None
 
     def __post_init__(self) -> None:
         """Round the rows of a table."""
@@ -106,6 +108,10 @@ class Rows:
         """The realized number of rows: private, for loops only."""
         first = self.X[0] if isinstance(self.X, tuple) else self.X
         return int(first.shape[0])
+
+    def total(self, task: "Callable[[Rows], Value]") -> Value:
+        """Return a sum over the rows: of a single block, in memory."""
+        return task(self)
 
     def cached(self, name: str, compute: Callable[[], Value], *keys: object) -> Value:
         """Return what this batch computed for the same objects, or compute it."""

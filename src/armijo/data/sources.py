@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from armijo.accounting.budget import FloatArray
+from armijo.data.blocks import RowBlocks
 from armijo.data.coded import CodedRows
 from armijo.data.feature_rows import FeatureRows
 from armijo.data.lattice import RoundedRows, lattice_norms, rounded
@@ -208,7 +209,10 @@ class DatasetRows:
 ExampleSource = TensorRows | DatasetRows
 """Rows for a module, whose shapes can be had without their values."""
 
-RowSource = ArrayRows | CodedRows | FeatureRows | ExampleSource
+HeldSource = ArrayRows | CodedRows | FeatureRows | ExampleSource
+"""Rows that are handed out by number."""
+
+RowSource = HeldSource | RowBlocks
 
 
 def _collated(example: Any) -> tuple[Any, Any] | None:

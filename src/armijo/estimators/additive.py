@@ -21,16 +21,29 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from armijo import _validate
 from armijo.accounting.budget import Budget, Computed
+from armijo.data.blocks import RowBlocks
 from armijo.data.coded import CodedRows, CodedTable
+from armijo.data.sources import RowSource
+from armijo.engines import BlockTable, open_blocks
 from armijo.errors import TableError
 from armijo.estimators.base import (
     PrivateEstimator,
-    for_loss,
+    by_partition,
     positions,
     refuse_other_type,
+    refuse_several,
     warn_of_leaks,
 )
 from armijo.estimators.doubts import doubts_about, warn_of_doubts
+from armijo.estimators.encoders import (
+    ClassLabels,
+    TableBlock,
+    Targets,
+    declared_classes,
+    margin_labels,
+    named_column,
+    refuse_labels,
+)
 from armijo.estimators.weights import (
     ClassWeight,
     class_weights,
@@ -43,7 +56,12 @@ from armijo.objectives.additive import AdditiveObjective
 from armijo.objectives.elementwise import elementwise_self_test
 from armijo.plotting import plot_shapes
 from armijo.randomness import as_seed
-from armijo.tables.coder import code_column, code_table, coded_columns
+from armijo.tables.coder import (
+    code_column,
+    code_table,
+    coded_columns,
+    refuse_columns,
+)
 from armijo.tables.columns import Label, Person, Target
 from armijo.tables.frames import (
     FROM_DTYPES,
@@ -93,6 +111,10 @@ class PrivateTableEstimator(PrivateEstimator):
     callback : callable or None
         Receives each step record; returning True stops the run, which then has no
         model yet.
+    distributed : bool
+        Whether each process of ``torchrun`` holds a shard of the rows: they train one
+        model.  ``torch.distributed`` must be initialized, classes and ``n_rows``
+        declared.
     """
 
     def __init__(
@@ -110,6 +132,7 @@ class PrivateTableEstimator(PrivateEstimator):
         ledger: str | os.PathLike[str] | None = None,
         random_state: Any = None,
         callback: Callback | None = None,
+        distributed: bool = False,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -123,6 +146,7 @@ class PrivateTableEstimator(PrivateEstimator):
         self.ledger = ledger
         self.random_state = random_state
         self.callback = callback
+        self.distributed = distributed
 
     def fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, person: Any = None
@@ -131,11 +155,14 @@ class PrivateTableEstimator(PrivateEstimator):
 
         Parameters
         ----------
-        X : DataFrame of pandas, Polars or pyarrow, or array
-            The rows, in natural units.  A cell that is missing or does not fit its
-            column is missing.  Columns of an array are numbers x0, x1, ...
-        y : array of shape (n_samples,) or None
-            What to learn; None takes the column that the schema names.
+        X : DataFrame of pandas, Polars or pyarrow, array, or stream
+            The rows, in natural units.  A ``pyarrow.dataset.Dataset``, a LazyFrame of
+            Polars or a relation of DuckDB is read in blocks and may be larger than
+            memory; its classes have to be declared.  A cell that is missing or does
+            not fit its column is missing.  Columns of an array are numbers x0, x1, ...
+        y : array of shape (n_samples,), str or None
+            What to learn, or the name of its column; None takes the column that the
+            schema names.
         sample_weight : array of shape (n_samples,) or None
             Weights, clipped to [0, 1]; NaN is 0.
         person : array of shape (n_samples,) or None
@@ -158,6 +185,7 @@ class PrivateTableEstimator(PrivateEstimator):
         fingerprint: Mapping[str, Any] | None = None,
         resume: bool = False,
         ready: Callable[[], object] | None = None,
+        memory: int | None = None,
     ) -> Self:
         """Train like :meth:`fit`, with a checkpoint to go on from.
 
@@ -176,19 +204,24 @@ class PrivateTableEstimator(PrivateEstimator):
         ready : callable or None
             Called once all checks have passed, before the first file is made; it may
             make the folder of the checkpoint.
+        memory : int or None
+            Bytes of a stream's rows that may be kept; None is half of what is free.
 
         Returns
         -------
         self
         """
-        frame = self._frame(X, reset=True)
-        schema, assumed = resolved_schema(self.schema, frame, person=self.person)
-        self.schema_ = schema
-        self.columns_ = coded_columns(schema, self.monotone)
-        table = code_table(frame, schema, columns=self.columns_)
-        labels = self._response(frame, y)
-        persons = self._persons(frame, person)
-        n_rows, relation = self._public_rows(len(frame), schema.n_rows)
+        group = self._group()
+        stream, y = open_blocks(X, y)
+        refuse_several(self.distributed, stream=stream is not None)
+        if stream is None:
+            source, assumed = group.all_or_none(
+                lambda: self._in_memory(X, y, sample_weight, person)
+            )
+        else:
+            self._refuse_in_stream(sample_weight, person, y)
+            source, assumed = self._streamed(stream, y, memory)
+        n_rows, relation = self._public_rows(len(source), self.schema_.n_rows)
         files = RunFiles(
             ledger=self.ledger,
             checkpoint=checkpoint,
@@ -196,17 +229,18 @@ class PrivateTableEstimator(PrivateEstimator):
             named=fingerprint or {},
             ready=ready,
         )
-        weights = row_weights(
-            clipped_weights(sample_weight, len(frame)),
-            None if persons is None else person_weights(persons, len(frame)),
-        )
+        named = is_frame(X) if stream is None else stream.named
+        alone = person is None and self.schema_.person is None
+        refuse_several(self.distributed, person=not alone)
         tested = Computed(
-            assumptions=(elementwise_self_test(), *assumed * is_frame(X)),
-            unit="row" if persons is None else "person",
+            assumptions=(elementwise_self_test(), *assumed * named),
+            unit="row" if alone else "person",
         )
+        objective = self._objective()
+        self._refuse_apart(group, source, columns=objective)
         run = Run(
-            self._objective(),
-            CodedRows(table, labels, weights),
+            objective,
+            source,
             self._method(),
             self._budget(),
             n_rows=n_rows,
@@ -214,6 +248,7 @@ class PrivateTableEstimator(PrivateEstimator):
             seed=as_seed(self.random_state, name="random_state"),
             computed=tested,
             files=files,
+            group=group,
         )
         self.__dict__.pop("model_", None)
         run.complete(self.callback)
@@ -226,6 +261,82 @@ class PrivateTableEstimator(PrivateEstimator):
             self.doubts_ = doubts_about(self.model_, run.accountant.budget, n_rows)
             warn_of_doubts(self.doubts_)
         return self
+
+    def _resolve(self, frame: pd.DataFrame) -> tuple[str, ...]:
+        """Set the schema of a table, and return what it takes for public."""
+        schema, assumed = resolved_schema(self.schema, frame, person=self.person)
+        self.schema_ = schema
+        self.columns_ = coded_columns(schema, self.monotone)
+        return assumed
+
+    def _in_memory(
+        self, X: Any, y: Any, sample_weight: Any, person: Any
+    ) -> tuple[RowSource, tuple[str, ...]]:
+        """Return the rows of a table, and what its schema takes for public."""
+        frame = self._frame(X, reset=True)
+        if isinstance(y, str):
+            y, frame = named_column(frame, y), frame.drop(columns=y)
+        assumed = self._resolve(frame)
+        return self._held_rows(frame, y, sample_weight, person), assumed
+
+    def _held_rows(
+        self, frame: pd.DataFrame, y: Any, sample_weight: Any, person: Any
+    ) -> CodedRows:
+        """Return the rows of a table in memory."""
+        table = code_table(frame, self.schema_, columns=self.columns_)
+        labels = self._response(frame, y)
+        persons = self._persons(frame, person)
+        weights = row_weights(
+            clipped_weights(sample_weight, len(frame)),
+            None if persons is None else person_weights(persons, len(frame)),
+        )
+        return CodedRows(table, labels, weights)
+
+    def _streamed(
+        self, stream: BlockTable, y: str | None, memory: int | None
+    ) -> tuple[RowBlocks, tuple[str, ...]]:
+        """Return the rows of a stream, and what its schema takes for public."""
+        head = stream.head()
+        features = head
+        if y is not None:
+            named_column(head, y)
+            features = head.drop(columns=y)
+        assumed = self._resolve(features)
+        if self.schema_.person is not None:
+            raise TableError(_NO_PERSONS)
+        refuse_columns(features, self.schema_, empty=True)
+        self.n_features_in_ = features.shape[1]
+        if stream.named:
+            self.feature_names_in_ = np.array(list(features.columns), dtype=object)
+        response = self._streamed_response(head, y)
+        names = [c.name for c in self.schema_.columns if c.is_feature]
+        encode = TableBlock(self.schema_, self.columns_, response, tuple(names))
+        encode.refuse_types(head)
+        rows = stream.rows(
+            encode,
+            columns=list(dict.fromkeys([*names, response.name])),
+            cell_bytes=8 * len(self.columns_),
+            features=self._objective().most_features,
+            memory=memory,
+        )
+        return rows, assumed
+
+    def _refuse_in_stream(self, sample_weight: Any, person: Any, y: Any) -> None:
+        """Refuse what needs all rows in memory, before anything is read."""
+        refuse_labels(y)
+        if sample_weight is not None:
+            raise ValueError(
+                "Expected no sample_weight for rows that are streamed; load the rows "
+                "into memory. Nothing was spent."
+            )
+        if person is not None or self.person is not None:
+            raise TableError(_NO_PERSONS)
+        if isinstance(self.schema, str) and self.schema == FROM_DTYPES:
+            raise TableError(
+                "Expected declared categories for rows that are streamed, got "
+                "schema='from-dtypes': blocks may list different ones. Declare them. "
+                "Nothing was spent."
+            )
 
     def _frame(self, X: Any, *, reset: bool) -> pd.DataFrame:
         """Return the rows as a frame of pandas, refusing what is no table."""
@@ -357,6 +468,7 @@ class PrivateClassifier(ClassifierMixin, PrivateTableEstimator):
         ledger: str | os.PathLike[str] | None = None,
         random_state: Any = None,
         callback: Callback | None = None,
+        distributed: bool = False,
     ) -> None:
         super().__init__(
             epsilon=epsilon,
@@ -371,6 +483,7 @@ class PrivateClassifier(ClassifierMixin, PrivateTableEstimator):
             ledger=ledger,
             random_state=random_state,
             callback=callback,
+            distributed=distributed,
         )
         self.classes = classes
         self.class_weight = class_weight
@@ -385,18 +498,31 @@ class PrivateClassifier(ClassifierMixin, PrivateTableEstimator):
                 f"{self.classes_.tolist()}; a classifier cannot learn from one class. "
                 "Nothing was spent."
             )
-        labels = for_loss(places, len(self.classes_)).astype(np.float64)
-        return np.where(places < 0, np.nan, labels)
+        return margin_labels(places, len(self.classes_))
+
+    def _streamed_response(self, head: pd.DataFrame, y: str | None) -> ClassLabels:
+        """Return the reader of labels; their classes must be declared."""
+        label = self.schema_.response
+        if isinstance(label, Target):
+            raise _a_number(label.name)
+        if (
+            isinstance(label, Label)
+            and self.classes is None
+            and y in (None, label.name)
+        ):
+            self.classes_ = np.array(label.classes)
+            return ClassLabels(label, self.classes_)
+        name = label.name if y is None and label is not None else y
+        if name is None:
+            raise _no_target()
+        self.classes_ = declared_classes(self.classes, named_column(head, name))
+        return ClassLabels(name, self.classes_)
 
     def _places(self, frame: pd.DataFrame, y: Any) -> NDArray[np.int64]:
         """Return the place of each label among the classes, which are set."""
         label = self.schema_.response
         if isinstance(label, Target):
-            raise TableError(
-                f"Expected classes to learn, got {label.name!r}, which the schema says "
-                "is a number; use PrivateRegressor, or declare a label with classes. "
-                "Nothing was spent."
-            )
+            raise _a_number(label.name)
         if isinstance(label, Label) and self.classes is None:
             self.classes_ = np.array(label.classes)
             if y is not None:
@@ -418,6 +544,7 @@ class PrivateClassifier(ClassifierMixin, PrivateTableEstimator):
         check_consistent_length(y, np.empty(n_rows))
         if known is None and y.dtype == bool:
             known = [False, True]
+        refuse_several(self.distributed, classes_read_from_the_labels=known is None)
         warn_of_leaks(classes_read=known is None, accounting="sound", leaky=False)
         if known is None:
             known = _read_classes(y)
@@ -439,10 +566,12 @@ class PrivateClassifier(ClassifierMixin, PrivateTableEstimator):
             class_weight=class_weights(self.class_weight, self.classes_),
         )
 
+    @by_partition
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Return calibrated log-odds: one for each row, or one per row and class."""
         return self._scores(X)
 
+    @by_partition
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probability of each class."""
         scores = self._scores(X)
@@ -451,10 +580,12 @@ class PrivateClassifier(ClassifierMixin, PrivateTableEstimator):
             return np.column_stack([1 - positive, positive])
         return np.asarray(softmax(scores, axis=1))
 
+    @by_partition
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the logarithm of the probability of each class."""
         return np.asarray(np.log(self.predict_proba(X)))
 
+    @by_partition
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class of each row."""
         scores = self._scores(X)
@@ -506,6 +637,7 @@ class PrivateRegressor(RegressorMixin, PrivateTableEstimator):
         ledger: str | os.PathLike[str] | None = None,
         random_state: Any = None,
         callback: Callback | None = None,
+        distributed: bool = False,
     ) -> None:
         super().__init__(
             epsilon=epsilon,
@@ -520,6 +652,7 @@ class PrivateRegressor(RegressorMixin, PrivateTableEstimator):
             ledger=ledger,
             random_state=random_state,
             callback=callback,
+            distributed=distributed,
         )
         self.loss = loss
         self.target_bounds = target_bounds
@@ -528,11 +661,7 @@ class PrivateRegressor(RegressorMixin, PrivateTableEstimator):
         """Return targets; a row without a finite one is blank."""
         target = self.schema_.response
         if isinstance(target, Label):
-            raise TableError(
-                f"Expected a number to predict, got {target.name!r}, which the schema "
-                "says has classes; use PrivateClassifier, or declare a target. Nothing "
-                "was spent."
-            )
+            raise _has_classes(target.name)
         if y is None:
             if target is None:
                 raise _no_target()
@@ -541,6 +670,17 @@ class PrivateRegressor(RegressorMixin, PrivateTableEstimator):
         check_consistent_length(values, frame)
         (numbers,) = Target("y").code(pd.Series(values, name="y"))
         return np.asarray(numbers)
+
+    def _streamed_response(self, head: pd.DataFrame, y: str | None) -> Targets:
+        """Return the reader of targets."""
+        target = self.schema_.response
+        if isinstance(target, Label):
+            raise _has_classes(target.name)
+        if y is not None:
+            return Targets(Target(y))
+        if target is None:
+            raise _no_target()
+        return Targets(target)
 
     _outputs: tuple[str, ...] = ()
 
@@ -558,6 +698,7 @@ class PrivateRegressor(RegressorMixin, PrivateTableEstimator):
             target_bounds=(None, None) if bounds is None else (bounds[0], bounds[1]),
         )
 
+    @by_partition
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Return the expected target of each row, in its own unit."""
         return self._scores(X)
@@ -568,6 +709,26 @@ class PrivateRegressor(RegressorMixin, PrivateTableEstimator):
         # Noise may cost any accuracy on the tiny tables of the estimator checks.
         tags.regressor_tags.poor_score = True
         return tags
+
+
+_NO_PERSONS = (
+    "Expected rows of different people in a stream, got a person column: how many rows "
+    "a person has is known of rows in memory only. Nothing was spent."
+)
+
+
+def _a_number(name: str) -> TableError:
+    return TableError(
+        f"Expected classes to learn, got {name!r}, which the schema says is a number; "
+        "use PrivateRegressor, or declare a label with classes. Nothing was spent."
+    )
+
+
+def _has_classes(name: str) -> TableError:
+    return TableError(
+        f"Expected a number to predict, got {name!r}, which the schema says has "
+        "classes; use PrivateClassifier, or declare a target. Nothing was spent."
+    )
 
 
 def _no_target() -> TableError:

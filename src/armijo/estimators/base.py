@@ -8,8 +8,11 @@ is public, can be wrong; a row without a declared label is a blank row.
 
 import sys
 import warnings
+from collections.abc import Callable
+from copy import copy
 from dataclasses import asdict, fields
-from typing import Any
+from functools import partial, wraps
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -19,6 +22,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from armijo import _validate
 from armijo.accounting.budget import Budget, Neighboring, as_budget
+from armijo.data.blocks import RowBlocks
+from armijo.data.distributed import SINGLE, ProcessGroup, TorchProcessGroup
+from armijo.data.shards import refuse_shards
+from armijo.data.sources import RowSource
+from armijo.engines import engine_of, predict_blocks
 from armijo.errors import PrivacyLeakWarning
 from armijo.methods.base import StepRecord
 from armijo.plotting import plot_history
@@ -29,6 +37,31 @@ UNKNOWN = -1
 """The position of a label that is not among the classes."""
 
 
+Predict = TypeVar("Predict", bound=Callable[..., Any])
+
+
+def by_partition(method: Predict) -> Predict:
+    """Let a method that predicts rows do so on a table of an engine, lazily.
+
+    Workers get the model without what only a fit needs.
+    """
+
+    @wraps(method)
+    def predict(self: Any, X: Any) -> Any:
+        if engine_of(X) is None:
+            return method(self, X)
+        check_is_fitted(self)
+        sent = copy(self).set_params(callback=None, random_state=None, ledger=None)
+        classes = getattr(self, "classes_", np.empty(0))
+        labels = len(classes) > 0 and method.__name__ == "predict"
+        wide = "proba" in method.__name__ or (len(classes) > 2 and not labels)
+        dtype = classes.dtype if labels else np.dtype(float)
+        width = len(classes) if wide else None
+        return predict_blocks(partial(method, sent), X, dtype, width)
+
+    return predict  # type: ignore[return-value]
+
+
 class PrivateEstimator(BaseEstimator):
     """Base of all private estimators."""
 
@@ -36,6 +69,29 @@ class PrivateEstimator(BaseEstimator):
     delta: float
     budget: Budget | None
     n_rows: int | None
+    distributed: bool
+
+    def _group(self) -> ProcessGroup:
+        """Return the processes that hold the rows together."""
+        _validate.boolean(distributed=self.distributed)
+        return TorchProcessGroup() if self.distributed else SINGLE
+
+    def _refuse_apart(
+        self, group: ProcessGroup, source: RowSource, **public: object
+    ) -> None:
+        """Refuse processes that would not train as one, before anything is spent.
+
+        They must share what is public, and no two may hold the same shard.
+        """
+        if group.size == 1:
+            return
+        assert not isinstance(source, RowBlocks)  # streams are refused before
+        settings = self.get_params(deep=False)
+        for name in ("ledger", "callback"):
+            settings[name] = settings[name] is not None
+        for name, value in {**settings, **public}.items():
+            group.assert_same(name, repr(value))
+        refuse_shards(group, source)
 
     def _budget(self) -> Budget:
         """Return the budget of a fit, given as one object or as two numbers."""
@@ -56,6 +112,11 @@ class PrivateEstimator(BaseEstimator):
     ) -> tuple[int, Neighboring]:
         """Return the public number of rows and the relation under which it is."""
         known = declared if self.n_rows is None else self.n_rows
+        if known is None and self.distributed:
+            raise ValueError(
+                "Expected n_rows, the public number of all rows, when several "
+                "processes hold a shard each, got None. Nothing was spent."
+            )
         if known is None:
             return found, Neighboring.ZERO_OUT
         return _validate.row_count(known), Neighboring.ADD_REMOVE
@@ -130,6 +191,16 @@ def unknown_rows(y: Any, classes: Any) -> NDArray[np.int64]:
     """
     found = positions(np.asarray(y), np.unique(np.asarray(classes)))
     return np.flatnonzero(found == UNKNOWN)
+
+
+def refuse_several(distributed: bool, **given: bool) -> None:
+    """Refuse settings that need all rows in one process."""
+    for name, asked in given.items():
+        if distributed and asked:
+            raise ValueError(
+                f"Expected no {name} with distributed=True, got it: it needs all rows "
+                "in one process. Nothing was spent."
+            )
 
 
 def warn_of_leaks(*, classes_read: bool, accounting: str, leaky: bool) -> None:

@@ -18,20 +18,34 @@ from torch import Tensor
 
 from armijo import _validate
 from armijo.accounting.budget import Budget
+from armijo.data.blocks import RowBlocks
+from armijo.data.distributed import ProcessGroup
 from armijo.data.query import Matrix, clipped_rows
-from armijo.data.sources import ArrayRows
+from armijo.data.sources import ArrayRows, RowSource
+from armijo.engines import BlockTable, open_blocks
 from armijo.estimators.base import (
     PrivateEstimator,
+    by_partition,
     for_loss,
     positions,
     refuse_other_type,
+    refuse_several,
     warn_of_leaks,
+)
+from armijo.estimators.encoders import (
+    ArrayBlock,
+    ClassLabels,
+    ScaledBlock,
+    declared_classes,
+    named_column,
+    refuse_labels,
 )
 from armijo.methods.base import Method, StepRecord
 from armijo.objectives.linear import SOFTMAX, LinearObjective
 from armijo.objectives.losses import Loss
 from armijo.randomness import as_seed
 from armijo.registry import make_method
+from armijo.tables.frames import is_frame, to_frame
 from armijo.training.run import Callback, Run, RunFiles
 
 
@@ -78,6 +92,10 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
     leaky_diagnostics : bool
         Record exact values of all rows after each batch in ``leaky_diagnostics_``: for
         debugging on public rows.  The guarantee is void and says so everywhere.
+    distributed : bool
+        Whether each process of ``torchrun`` holds a shard of the rows: they train one
+        model.  ``torch.distributed`` must be initialized, ``classes`` and ``n_rows``
+        declared.
 
     Attributes
     ----------
@@ -116,6 +134,7 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
         random_state: Any = None,
         callback: Callback | None = None,
         leaky_diagnostics: bool = False,
+        distributed: bool = False,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -132,19 +151,23 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
         self.random_state = random_state
         self.callback = callback
         self.leaky_diagnostics = leaky_diagnostics
+        self.distributed = distributed
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train with differential privacy.
 
         Parameters
         ----------
-        X : array, CSR matrix or memmap of shape (n_samples, n_features)
-            Features, used as they are: scale them by *public* bounds.
-        y : array of shape (n_samples,)
-            Labels.  With declared ``classes``, a row with another label or a feature
-            that is not finite is blank: it adds nothing to any sum, and nothing tells
-            of it.  :func:`armijo.estimators.unknown_rows` names such labels to
-            the owner of the rows.
+        X : array, CSR matrix or memmap of shape (n_samples, n_features), or stream
+            Features, used as they are: scale them by *public* bounds.  A
+            ``pyarrow.dataset.Dataset``, a LazyFrame of Polars or a relation of DuckDB
+            is read in blocks and may be larger than memory.
+        y : array of shape (n_samples,), or str
+            Labels, or the name of their column in a frame or stream.  With declared
+            ``classes``, a row with another label or a feature that is not finite is
+            blank: it adds nothing to any sum, and nothing tells of it.
+            :func:`armijo.estimators.unknown_rows` names such labels to the owner of the
+            rows.
 
         Returns
         -------
@@ -155,12 +178,13 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
     def fit_resumable(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         *,
         checkpoint: str | os.PathLike[str] | None = None,
         fingerprint: Mapping[str, Any] | None = None,
         resume: bool = False,
         ready: Callable[[], object] | None = None,
+        memory: int | None = None,
     ) -> Self:
         """Train like :meth:`fit`, with a checkpoint to go on from.
 
@@ -179,6 +203,8 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
         ready : callable or None
             Called once all checks have passed, before the first file is made; it may
             make the folder of the checkpoint.
+        memory : int or None
+            Bytes of a stream's rows that may be kept; None is half of what is free.
 
         Returns
         -------
@@ -186,9 +212,15 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
         """
         _validate.function(callback=self.callback)
         _validate.boolean(leaky_diagnostics=self.leaky_diagnostics)
-        # What an earlier fit leaked must not lie beside the promise of this one.
+        group = self._group()
+        refuse_several(
+            self.distributed,
+            classes_read_from_the_labels=self.classes is None,
+            leaky_diagnostics=self.leaky_diagnostics,
+        )
+        # What an earlier fit leaked must not lie beside the guarantee of this one.
         self.__dict__.pop("leaky_diagnostics_", None)
-        X, y = self._checked(X, y)
+        source = group.all_or_none(lambda: self._source(X, y, memory))
         files = RunFiles(
             ledger=self.ledger,
             checkpoint=checkpoint,
@@ -202,11 +234,12 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
             leaky=self.leaky_diagnostics,
         )
         method, objective = self._problem()
-        labels = self._encoded(y)
-        run = self._run(X, labels, method, objective, files)
+        run = self._run(source, method, objective, files, group)
         if not self.leaky_diagnostics:
             run.complete(self.callback)
         else:
+            assert isinstance(source, ArrayRows)
+            X, labels, _ = source.parts()
             exact = LeakyDiagnostics(X, labels, objective, method.prediction_norm)
 
             def watched(record: StepRecord) -> object:
@@ -220,17 +253,18 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
 
     def _run(
         self,
-        X: Any,
-        labels: NDArray[Any],
+        source: RowSource,
         method: Method[Any],
         objective: LinearObjective,
         files: RunFiles,
+        group: ProcessGroup,
     ) -> Run:
         """Return the run of a fit, ready for its first batch."""
-        n_rows, relation = self._public_rows(X.shape[0])
+        n_rows, relation = self._public_rows(len(source))
+        self._refuse_apart(group, source, n_features=objective.n_features)
         return Run(
             objective,
-            ArrayRows(X, labels),
+            source,
             method,
             self._budget(),
             n_rows=n_rows,
@@ -240,7 +274,67 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
             seed=as_seed(self.random_state, name="random_state"),
             leaky=self.leaky_diagnostics,
             files=files,
+            group=group,
         )
+
+    def _source(self, X: Any, y: Any, memory: int | None) -> RowSource:
+        """Return the rows of a fit, in memory or streamed, and set the classes."""
+        stream, y = open_blocks(X, y)
+        if stream is not None:
+            return self._streamed(stream, y, memory)
+        if isinstance(y, str) and is_frame(X):
+            X = to_frame(X)
+            y, X = named_column(X, y), X.drop(columns=y)
+        X, y = self._checked(X, y)
+        return ArrayRows(X, self._encoded(y))
+
+    def _streamed(
+        self, stream: BlockTable, y: str | None, memory: int | None
+    ) -> RowBlocks:
+        """Return the rows of a stream: as its encoder has them, or columns of numbers.
+
+        Only names and types are looked at.
+        """
+        refuse_labels(y)
+        refuse_several(self.distributed, stream=True)
+        if self.leaky_diagnostics:
+            raise ValueError(
+                "Expected rows in memory for leaky_diagnostics, got a stream. Nothing "
+                "was spent."
+            )
+        encode: Any = stream.encode
+        if isinstance(encode, ScaledBlock):
+            self.classes_ = declared_classes(self.classes, pd.Series(dtype=object))
+            self.n_features_in_ = len(encode.schema.feature_names)
+            names = encode.column_names
+        else:
+            encode = self._array_block(stream.head(), y)
+            self.n_features_in_ = len(encode.names)
+            if stream.named:
+                self.feature_names_in_ = np.array(encode.names, dtype=object)
+            names = [*encode.names, encode.labels.name]
+        self._refuse_classes()
+        cell_bytes = 8 * self.n_features_in_
+        return stream.rows(encode, columns=names, cell_bytes=cell_bytes, memory=memory)
+
+    def _array_block(self, head: pd.DataFrame, y: str | None) -> ArrayBlock:
+        if y is None:
+            raise ValueError(
+                "Expected y to name the column of labels of a stream, got None. "
+                "Nothing was spent."
+            )
+        labels = named_column(head, y)
+        features = head.drop(columns=y)
+        kinds = features.dtypes
+        texts = [n for n in features if not pd.api.types.is_numeric_dtype(kinds[n])]
+        if texts:
+            raise ValueError(
+                f"Expected columns of numbers, got {texts[0]!r} of type "
+                f"{kinds[texts[0]]}; encode it by public knowledge, or use "
+                "PrivateClassifier. Nothing was spent."
+            )
+        self.classes_ = declared_classes(self.classes, labels)
+        return ArrayBlock(tuple(features.columns), ClassLabels(y, self.classes_))
 
     def _checked(self, X: Any, y: Any) -> tuple[Any, Any]:
         """Return rows and labels as arrays, and set the classes.
@@ -311,6 +405,7 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
         )
         return method, objective.smoothed() if method.smooth else objective
 
+    @by_partition
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Return scores: one for each row, or one for each row and class."""
         check_is_fitted(self)
@@ -321,6 +416,7 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
         scores = np.asarray(X @ self.coef_.T + self.intercept_, dtype=np.float64)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
+    @by_partition
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the class of each row; a score of zero counts as the second class."""
         scores = self.decision_function(X)
@@ -361,6 +457,7 @@ class PrivateLogisticRegression(PrivateLinearClassifier):
     _losses: ClassVar[tuple[str, ...]] = ("logistic",)
     _multi_class: ClassVar[bool] = True
 
+    @by_partition
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probability of each class."""
         scores = self.decision_function(X)
@@ -369,6 +466,7 @@ class PrivateLogisticRegression(PrivateLinearClassifier):
             return np.column_stack([1 - positive, positive])
         return np.asarray(softmax(scores, axis=1))
 
+    @by_partition
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the logarithm of the probability of each class."""
         return np.asarray(np.log(self.predict_proba(X)))

@@ -101,8 +101,8 @@ def solve(
         A method that needs a smooth loss gets "huber" for "hinge".  An object of
         :class:`armijo.objectives.losses.Loss` is any other loss of a margin.
     n_rows : int or None
-        The public number of rows; None takes the number found and promises under the
-        zero-out relation.
+        The public number of rows; None takes the number found, and the guarantee is
+        under the zero-out relation.
     n_classes, l2, fit_intercept
         The problem.
     max_batches, accounting, ledger

@@ -37,7 +37,13 @@ from armijo.estimators.base import (
     refuse_other_type,
     warn_of_leaks,
 )
-from armijo.images.features import Bank, FeatureMap, FeatureSettings, feature_map
+from armijo.images.features import (
+    Bank,
+    FeatureMap,
+    FeatureSettings,
+    feature_map,
+    settings_for,
+)
 from armijo.images.reading import Pictures
 from armijo.methods.base import Problem, StepRecord
 from armijo.methods.whitened import (
@@ -107,6 +113,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
     """
 
     _arrays: ClassVar[tuple[str, ...]] = ("coef_", "intercept_", "center_")
+    _method: ClassVar[Whitened] = Whitened()  # research may try another one
 
     def __init__(
         self,
@@ -162,7 +169,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         settings = self._settings(pictures)
         declared = None if self.n_rows is None else _validate.row_count(self.n_rows)
         n_rows = len(pictures) if declared is None else declared
-        method = Whitened()
+        method = self._method
         method.calibrate(budget, self._problem(2, n_rows))  # refuse before the work
         warn_of_leaks(
             classes_read=self.classes is None, accounting="sound", leaky=False
@@ -211,11 +218,9 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
 
     def _settings(self, pictures: Pictures) -> FeatureSettings:
         """Return what the features follow from, of public numbers only."""
-        mirror = pictures.channels == 3 if self.mirror is None else bool(self.mirror)
-        side, channels = pictures.side, pictures.channels
         if self.features is None:
-            return FeatureSettings(side=side, channels=channels, mirror=mirror)
-        shape = {"side": side, "channels": channels}
+            return settings_for(pictures, self.mirror)
+        shape = {"side": pictures.side, "channels": pictures.channels}
         given = {name: getattr(self.features, name) for name in shape}
         if given != shape:
             raise ValueError(

@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from torch.nn import functional
 
 from armijo import _validate
 from armijo.data.integer_rows import FEATURE_BITS
+from armijo.images.reading import Pictures
 from armijo.images.synthetic import Pixels, synthetic_images
 
 TOGETHER = 64
@@ -403,6 +404,54 @@ def feature_map(
     while len(_MADE) > _MOST_MADE:
         _MADE.popitem(last=False)
     return found
+
+
+def settings_for(pictures: Pictures, mirror: bool | None) -> FeatureSettings:
+    """Return what features follow from; color images are as their mirror images."""
+    color = pictures.channels == 3
+    return FeatureSettings(
+        side=pictures.side,
+        channels=pictures.channels,
+        mirror=color if mirror is None else bool(mirror),
+    )
+
+
+def features(
+    images: Any,
+    *,
+    mirror: bool | None = None,
+    side: int | None = None,
+    settings: FeatureSettings | None = None,
+    progress: Progress | None = None,
+) -> Pixels:
+    """Return public features of images, to train a module of your own on.
+
+    Each row is a function of its image alone and has norm about one, so that nothing
+    has to be paid for it.
+
+    Parameters
+    ----------
+    images : array of shape (n, h, w), (n, h, w, c) or (n, c, h, w)
+        Images with one or three channels: bytes, or floats in [0, 1].
+    mirror, side : bool or None, int or None
+        As :class:`armijo.PrivateImageClassifier` has them.
+    settings : FeatureSettings or None
+        Other filters, for research.
+    progress : callable or None
+        Told how many images are done, and of how many.
+
+    Returns
+    -------
+    float32 array of shape (n, features)
+        An image with a number that is not finite has a row of NaN, which
+        :func:`armijo.train` takes for a blank.
+    """
+    pictures = Pictures(images, side)
+    made = feature_map(settings or settings_for(pictures, mirror), progress)
+    made.self_test()
+    found = made.integers(pictures, progress) * np.float32(2.0**-FEATURE_BITS)
+    found[~pictures.known()] = np.nan
+    return np.asarray(found)
 
 
 def basis(features: Pixels, components: int) -> Pixels:

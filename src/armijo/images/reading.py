@@ -150,12 +150,13 @@ def load_images(
     size: tuple[int, int] | None = None,
     gray: bool = False,
 ) -> ImageSet:
-    """Read a folder with one subfolder for each class, a ``.npz`` or an IDX file.
+    """Read a folder with a subfolder for each class, ``.npz``, IDX or CIFAR-10 files.
 
     Parameters
     ----------
     path : path
-        The images.
+        The images; ``.bin`` is CIFAR-10's binary format, a folder of ``data_batch_*``
+        files of it is the training set.
     labels : path or None
         The IDX file of the labels; None looks for the usual name beside the images.
     size : (int, int) or None
@@ -165,6 +166,9 @@ def load_images(
         Whether files of a folder are read without their colors.
     """
     path = Path(path)
+    batches = sorted(path.glob("data_batch_*.bin")) if path.is_dir() else []
+    if batches or path.suffix == ".bin":
+        return _cifar(batches or [path])
     if path.is_dir():
         return _folder(path, size, gray=gray)
     if not path.is_file():
@@ -174,7 +178,8 @@ def load_images(
     if "idx" in path.name:
         return _idx_pair(path, labels)
     raise TableError(
-        f"Expected a folder, an .npz file or an IDX file (idx in its name), got {path}."
+        "Expected a folder, an .npz file, an IDX file (idx in its name) or CIFAR-10's "
+        f".bin files, got {path}."
     )
 
 
@@ -233,6 +238,25 @@ def _npz(path: Path) -> ImageSet:
     raise TableError(
         f"Expected arrays x and y (or images and labels) in {path}, found {names}."
     )
+
+
+_RECORD = 1 + 3 * 32 * 32  # bytes: a label, then red, green and blue by rows
+
+
+def _cifar(files: Sequence[Path]) -> ImageSet:
+    """Read files of CIFAR-10's binary format (Krizhevsky 2009)."""
+    found = []
+    for file in files:
+        data = np.fromfile(file, np.uint8) if file.is_file() else np.empty(0, np.uint8)
+        if not len(data) or len(data) % _RECORD:
+            raise TableError(
+                f"Expected records of {_RECORD} bytes, as in CIFAR-10's binary files, "
+                f"in {file}."
+            )
+        found.append(data.reshape(-1, _RECORD))
+    records = np.concatenate(found)
+    images = records[:, 1:].reshape(-1, 3, 32, 32)
+    return _whole(images, records[:, 0].astype(np.int64), files[0])
 
 
 def _idx_pair(path: Path, labels: str | Path | None) -> ImageSet:

@@ -14,6 +14,7 @@ from armijo.methods.base import (
     minimize,
 )
 from armijo.methods.line_search import BLGD, BLSGD
+from armijo.methods.searched_sgd import SearchedSGD
 from armijo.methods.sgd import DPSGD, DPAdam
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "OneShot",
     "Problem",
     "SampledBatches",
+    "SearchedSGD",
     "State",
     "StepRecord",
     "minimize",

@@ -28,8 +28,8 @@ their noise is fixed beforehand: together they are one Gaussian (:mod:`descent
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -107,6 +107,7 @@ MOST_MOMENTS = 2048  # features beyond which second moments are not measured
 FEW_FEATURES = 1024  # that cosines of numeric columns may lead to
 MOST_NOISE = 1.3  # in a score, where there are no products
 MOST_HELD = 3.0  # most that a rare class raises the damping
+RESIDUAL_SLOPE = 0.3  # of r^2/8, a quarter of a residual, in those of logistic losses
 LARGEST_START = 4.0  # of the intercept
 TARGET_ENDS = (0.001, 0.999)  # quantiles to which a numeric target is cut
 
@@ -175,7 +176,9 @@ class FeatureSpace(IntegerSpace):
             objective = self.columns.objective
             whole = rows.X.weight is None and objective.class_weight is None
             before = None if self.base is None else self.base.view(rows).X
-            found = self.features.rows(rows.X, weight, whole=whole, before=before)
+            found = self.features.rows(
+                rows.X, weight, whole=whole, before=before, memory=rows.memory
+            )
             return found, y
 
         def seen() -> Rows:
@@ -312,6 +315,8 @@ class Additive(Method[AdditiveState]):
         Noise of the whole run, and what it was calibrated for.
     """
 
+    only_sums: ClassVar[bool] = True
+
     basis: Basis = "additive"
     pairs: bool | None = None
     noise_multiplier: float | None = solved()
@@ -423,6 +428,7 @@ class Additive(Method[AdditiveState]):
             searches=searches,
             caution=CAUTION[count],
             most_noise=MOST_NOISE if count == 1 else math.inf,
+            slope=RESIDUAL_SLOPE if self.objective.regression else 1.0,
         )
 
     @cached_property
@@ -523,23 +529,11 @@ class Additive(Method[AdditiveState]):
         return Layout(tuple(OctaveCells() for _ in unbounded(self._columns)))
 
     def _released_scales(self, batch: PrivateBatch, mechanism: Gaussian) -> Tensor:
-        places, layout = unbounded(self._columns), self._scale_layout
-        width = len(self.objective.columns)
-
-        def contributions(rows: Rows) -> Contributions:
-            table: CodedTable = rows.X
-            weight = self._weights(rows)
-            cells = [rows.y if k == width else table.cells[k] for k in places]
-            return count_sum(
-                lambda: layout.places(cells), layout.size, weight, layout.bound
-            )
-
-        query = BoundedQuery(contributions=contributions, bound=layout.bound)
+        counts = CellCounts(
+            self.objective, self._scale_layout, tuple(unbounded(self._columns))
+        )
+        query = BoundedQuery(contributions=counts, bound=counts.layout.bound)
         return torch.from_numpy(batch.noisy_sum(query, mechanism))
-
-    def _weights(self, rows: Rows) -> FloatArray:
-        """Return the weights of rows, zero without a known label."""
-        return np.where(np.isnan(self.objective.known(rows.y)), 0.0, weights(rows))
 
     def _layout(self, state: AdditiveState) -> Layout:
         """Return the cells of all columns and of the target."""
@@ -561,21 +555,8 @@ class Additive(Method[AdditiveState]):
     def _released_counts(
         self, batch: PrivateBatch, state: AdditiveState, mechanism: Gaussian
     ) -> Tensor:
-        layout = self._layout(state)
-
-        def contributions(rows: Rows) -> Contributions:
-            table: CodedTable = rows.X
-            y = np.asarray(rows.y, dtype=np.float64)
-            if self.objective.outputs == 1 and not self.objective.regression:
-                y = (y + 1) / 2  # -1 and 1 are the classes 0 and 1
-            return count_sum(
-                lambda: layout.places((*table.cells, y)),
-                layout.size,
-                self._weights(rows),
-                layout.bound,
-            )
-
-        query = BoundedQuery(contributions=contributions, bound=layout.bound)
+        counts = CellCounts(self.objective, self._layout(state))
+        query = BoundedQuery(contributions=counts, bound=counts.layout.bound)
         return torch.from_numpy(batch.noisy_sum(query, mechanism))
 
     def columns(self, state: AdditiveState) -> Columns:
@@ -792,21 +773,70 @@ class Additive(Method[AdditiveState]):
         held = None if state.calibration is None else state.calibration.numpy()
         known = self.recalibration.begin(held, self.rms_score(state), weights[:, -1])
         flat = torch.from_numpy(weights.reshape(-1).copy())
-
-        def contributions(rows: Rows) -> Contributions:
-            rows = space.view(rows)
-            scores = space.objective.scores_at(rows, flat)
-            y = space.objective.labels(rows).numpy()
-            values = self.recalibration.gradients(
-                known, scores.numpy().reshape(len(y), self.objective.outputs), y, update
-            )
-            return space.weighted(rows, values, used.sensitivity)
-
-        query = BoundedQuery(contributions=contributions, bound=used.sensitivity)
+        gradients = partial(
+            _calibration_gradients,
+            (space, flat, self.recalibration, known),
+            update,
+            used.sensitivity,
+        )
+        query = BoundedQuery(contributions=gradients, bound=used.sensitivity)
         noisy = batch.noisy_sum(query, used) / batch.expected_size
         shares = self.columns(state).weighted_shares
         new = self.recalibration.corrected(known, noisy, update, shares)
         return replace(state, calibration=torch.from_numpy(new))
+
+
+@dataclass(frozen=True)
+class CellCounts:
+    """Counts the cells of some columns, or of all and the target, block by block.
+
+    Attributes
+    ----------
+    objective : AdditiveObjective
+        What is public.
+    layout : Layout
+        The cells.
+    places : tuple of int or None
+        Columns without bounds, the target after the last one; None is all of them.
+    """
+
+    objective: AdditiveObjective
+    layout: Layout
+    places: tuple[int, ...] | None = None
+
+    def __call__(self, rows: Rows) -> Contributions:
+        """Return the weighted counts; a row without a known label weighs nothing."""
+        unknown = np.isnan(self.objective.known(rows.y))
+        weight = np.where(unknown, 0.0, weights(rows))
+        layout, cells = self.layout, self._cells(rows)
+        return count_sum(
+            lambda: layout.places(cells), layout.size, weight, layout.bound
+        )
+
+    def _cells(self, rows: Rows) -> list[NDArray[Any]]:
+        table: CodedTable = rows.X
+        y = np.asarray(rows.y, dtype=np.float64)
+        if self.places is not None:
+            return [y if k == len(table.cells) else table.cells[k] for k in self.places]
+        if self.objective.outputs == 1 and not self.objective.regression:
+            y = (y + 1) / 2  # -1 and 1 are the classes 0 and 1
+        return [*table.cells, y]
+
+
+def _calibration_gradients(
+    model: tuple[FeatureSpace, Tensor, Recalibration, FloatArray],
+    update: int,
+    bound: float,
+    rows: Rows,
+) -> Contributions:
+    """Return each row's gradient in scale and offsets of its scores."""
+    space, weights, recalibration, known = model
+    rows = space.view(rows)
+    scores = space.objective.scores_at(rows, weights).numpy()
+    y = space.objective.labels(rows).numpy()
+    scores = scores.reshape(len(y), space.objective.outputs)
+    values = recalibration.gradients(known, scores, y, update)
+    return space.weighted(rows, values, bound)
 
 
 def weights(rows: Rows) -> FloatArray:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -72,16 +72,16 @@ def norm_histogram(objective: LinearObjective) -> BoundedQuery:
     A row adds one to one bin, or nothing: neighbors differ by at most one.  The sum
     counts, so it is exact in floating point.
     """
+    return BoundedQuery(contributions=partial(_norm_counts, objective), bound=1.0)
+
+
+def _norm_counts(objective: LinearObjective, rows: Rows) -> LatticeSum:
     octaves = (np.arange(_BINS) - _MIDDLE) / _PER_OCTAVE
     ends = math.sqrt(objective.n_features) * np.exp2(octaves)
-
-    def contributions(rows: Rows) -> LatticeSum:
-        norms = objective.labelled(rows).lengths()
-        norms = norms[np.isfinite(norms) & (norms > 0)]
-        places = np.minimum(np.searchsorted(ends, norms), _BINS - 1)
-        return LatticeSum(np.bincount(places, minlength=_BINS) * STEPS)
-
-    return BoundedQuery(contributions=contributions, bound=1.0)
+    norms = objective.labelled(rows).lengths()
+    norms = norms[np.isfinite(norms) & (norms > 0)]
+    places = np.minimum(np.searchsorted(ends, norms), _BINS - 1)
+    return LatticeSum(np.bincount(places, minlength=_BINS) * STEPS)
 
 
 def chosen_norm(counts: FloatArray, noise: float, n_features: int) -> float:
@@ -103,26 +103,24 @@ def chosen_norm(counts: FloatArray, noise: float, n_features: int) -> float:
 
 def row_sum(objective: LinearObjective, norm: float) -> BoundedQuery:
     """Ask for the sum of the rows, in units of ``norm``; the gate clips longer ones."""
+    return BoundedQuery(contributions=partial(_scaled, objective, norm), bound=1.0)
 
-    def contributions(rows: Rows) -> OuterProduct:
-        return OuterProduct(
-            np.full((rows.size, 1), 1 / norm), objective.labelled(rows).X
-        )
 
-    return BoundedQuery(contributions=contributions, bound=1.0)
+def _scaled(objective: LinearObjective, norm: float, rows: Rows) -> OuterProduct:
+    return OuterProduct(np.full((rows.size, 1), 1 / norm), objective.labelled(rows).X)
 
 
 def square_sum(objective: LinearObjective, norm: float) -> BoundedQuery:
     """Ask for the sum of squared norms, in units of ``norm`` squared."""
+    return BoundedQuery(contributions=partial(_squares, objective, norm), bound=1.0)
 
-    def contributions(rows: Rows) -> FloatArray:
-        with np.errstate(over="ignore", invalid="ignore"):
-            lengths = objective.labelled(rows).lengths() / norm
-            squares = np.where(lengths > 1, 1.0, np.square(lengths))
-        squares[~np.isfinite(lengths)] = np.nan  # such a row counts nowhere
-        return squares[:, None]
 
-    return BoundedQuery(contributions=contributions, bound=1.0)
+def _squares(objective: LinearObjective, norm: float, rows: Rows) -> FloatArray:
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = objective.labelled(rows).lengths() / norm
+        squares = np.where(lengths > 1, 1.0, np.square(lengths))
+    squares[~np.isfinite(lengths)] = np.nan  # such a row counts nowhere
+    return np.asarray(squares[:, None])
 
 
 def shrunk_mean(noisy_mean: FloatArray, noise: float) -> FloatArray:
@@ -160,25 +158,26 @@ def second_moments(
     2**28 rows, whatever the order, and a row whose rounded norm exceeds one by float
     error is left out, so the bound holds exactly.
     """
+    moments = partial(_moments, objective, center, radius)
+    return BoundedQuery(contributions=moments, bound=1.0)
+
+
+def _moments(
+    objective: LinearObjective, center: FloatArray, radius: float, rows: Rows
+) -> LatticeSum:
     d = center.size
     # Rounding moves a row by at most sqrt(d)/2 steps of the grid.
     room = max(1 - 0.5 * math.sqrt(d) / GRID, 0.0) * (1 - 1e-12)
-
-    def contributions(rows: Rows) -> LatticeSum:
-        rows = objective.labelled(rows)
-        view = CenteredRows(rows.X, center)
-        norms = rows.cached_for_run(
-            ("norms", center.tobytes()), partial(row_norms, view)
-        )
-        total = np.zeros((d, d))
-        height = max(1, _BLOCK // d)
-        for start in range(0, rows.size, height):
-            part = slice(start, start + height)
-            block = _on_grid(view[part], norms[part], room / radius, room)
-            total += block.T @ block
-        return LatticeSum(total.ravel().astype(np.int64))
-
-    return BoundedQuery(contributions=contributions, bound=1.0)
+    rows = objective.labelled(rows)
+    view = CenteredRows(rows.X, center)
+    norms = rows.cached_for_run(("norms", center.tobytes()), partial(row_norms, view))
+    total = np.zeros((d, d))
+    height = max(1, _BLOCK // d)
+    for start in range(0, rows.size, height):
+        part = slice(start, start + height)
+        block = _on_grid(view[part], norms[part], room / radius, room)
+        total += block.T @ block
+    return LatticeSum(total.ravel().astype(np.int64))
 
 
 def _on_grid(
@@ -249,6 +248,8 @@ class Auto(Method[AutoState]):
     >>> round(method.descent.clip, 3), round(method.descent.constant, 3)
     (0.849, 0.3)
     """
+
+    only_sums: ClassVar[bool] = True
 
     data_norm: Positive | None = None
     steps: Count = 30

@@ -132,6 +132,9 @@ class Method(ABC, Generic[S]):
         form.
     private : bool
         Whether it gives a guarantee at all.
+    only_sums : bool
+        Whether all that it asks of rows are noisy sums over all of them, which blocks
+        of rows can answer (:class:`armijo.data.blocks.RowBlocks`).
     networks : bool
         Whether its name stands for it among the methods for networks, too.
     """
@@ -140,6 +143,7 @@ class Method(ABC, Generic[S]):
     networks: ClassVar[bool] = True
     smooth: ClassVar[bool] = False
     private: ClassVar[bool] = True
+    only_sums: ClassVar[bool] = False
 
     @property
     def relation(self) -> Neighboring | None:
@@ -168,6 +172,10 @@ class Method(ABC, Generic[S]):
         usual = self.usual(problem).items()
         missing = {name: value for name, value in usual if getattr(self, name) is None}
         return replace(self, **missing) if missing else self
+
+    def sized(self, budget: Budget, problem: Problem) -> Self:
+        """Return the method with its batches: all but what their noise decides."""
+        return self.completed(problem)
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Return the method with everything that follows from budget and problem."""

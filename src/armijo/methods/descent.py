@@ -22,7 +22,7 @@ add).
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -191,15 +191,19 @@ class Standardization:
         A contribution is ``slope z / clip``, which the gate clips to norm one: that is
         the same as a slope of at most ``clip / ||z||``.
         """
+        return BoundedQuery(contributions=partial(self._gradients, w), bound=1.0)
 
-        def contributions(rows: Rows) -> OuterProduct:
-            scores, y = self.objective.scores_at(rows, w), self.objective.labels(rows)
-            slopes = self.objective.score_gradients(scores, y).numpy()
-            slopes = slopes / (self.clip * self.radius)
-            view = CenteredRows(rows.X, self.center)
-            return OuterProduct(slopes, view, self.constant * self.radius)
+    def _gradients(self, w: Tensor, rows: Rows) -> Contributions:
+        """Return each row's gradient in units of ``clip``."""
+        rows = self.view(rows)
+        scores, y = self.objective.scores_at(rows, w), self.objective.labels(rows)
+        slopes = self.objective.score_gradients(scores, y).numpy()
+        return self._products(rows, slopes / (self.clip * self.radius))
 
-        return BoundedQuery(contributions=contributions, bound=1.0)
+    def _products(self, rows: Rows, slopes: FloatArray) -> Contributions:
+        """Return slopes times centered rows, for the gate to clip to one."""
+        view = CenteredRows(rows.X, self.center)
+        return OuterProduct(slopes, view, self.constant * self.radius)
 
     def slope_limits(self, rows: Rows) -> SlopeLimits:
         """Return the largest slope of each row, and where its loss reaches it."""
@@ -273,17 +277,8 @@ class IntegerSpace(Standardization):
         """Return the sum of vectors, clipped and multiplied by the rows' weights."""
         return vector_sum(vectors, rows.X.weight, bound)
 
-    def gradient_sum(self, w: Tensor) -> BoundedQuery:
-        """Ask for the gradient sum of the slope-clipped losses, in units of clip."""
-
-        def contributions(rows: Rows) -> Contributions:
-            rows = self.view(rows)
-            scores, y = self.objective.scores_at(rows, w), self.objective.labels(rows)
-            slopes = self.objective.score_gradients(scores, y).numpy()
-            slopes = slopes / (self.clip * self.radius)
-            return product_sum(slopes, rows.X, self.constant * self.radius, 1.0)
-
-        return BoundedQuery(contributions=contributions, bound=1.0)
+    def _products(self, rows: Rows, slopes: FloatArray) -> Contributions:
+        return product_sum(slopes, rows.X, self.constant * self.radius, 1.0)
 
     def max_slopes(self, rows: Rows) -> FloatArray:
         """Return the largest slope that each row may have, ``clip / ||z||``."""
@@ -293,11 +288,10 @@ class IntegerSpace(Standardization):
 
     def second_moments(self) -> BoundedQuery:
         """Ask for the sum of ``u u^T`` over rows u, clipped to norm one."""
+        return BoundedQuery(contributions=self._moments, bound=1.0)
 
-        def contributions(rows: Rows) -> Contributions:
-            return moment_sum(self.view(rows).X, self.radius)
-
-        return BoundedQuery(contributions=contributions, bound=1.0)
+    def _moments(self, rows: Rows) -> Contributions:
+        return moment_sum(self.view(rows).X, self.radius)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -330,23 +324,23 @@ class ThreePoints:
         One example gives a vector of as many drops as candidates, which the gate
         clips to norm ``sqrt(candidates)``: that is the sensitivity.
         """
+        drops = partial(self._drops, w, step)
+        return BoundedQuery(contributions=drops, bound=math.sqrt(len(self.sizes)))
+
+    def _drops(self, w: Tensor, step: Tensor, rows: Rows) -> Contributions:
+        """Return each row's drops, in units of their scales."""
         frame, scales = self.frame, self.scales
+        rows = frame.view(rows)
+        y, limits = frame.objective.labels(rows), frame.slope_limits(rows)
+        scores = frame.objective.scores_at(rows, w)
+        along = frame.objective.scores_of(rows, step)
+        before = frame.losses(scores, y, limits)
+        after = [
+            frame.losses(moved(scores, along, size), y, limits) for size in self.sizes
+        ]
+        drops = torch.stack([before - loss for loss in after], dim=1).numpy()
         bound = math.sqrt(len(scales))
-
-        def contributions(rows: Rows) -> Contributions:
-            rows = frame.view(rows)
-            y, limits = frame.objective.labels(rows), frame.slope_limits(rows)
-            scores = frame.objective.scores_at(rows, w)
-            along = frame.objective.scores_of(rows, step)
-            before = frame.losses(scores, y, limits)
-            after = [
-                frame.losses(moved(scores, along, size), y, limits)
-                for size in self.sizes
-            ]
-            drops = torch.stack([before - loss for loss in after], dim=1).numpy()
-            return frame.weighted(rows, np.asarray(drops / scales), bound)
-
-        return BoundedQuery(contributions=contributions, bound=bound)
+        return frame.weighted(rows, np.asarray(drops / scales), bound)
 
     def penalty_falls(self, point: Tensor, direction: Tensor) -> FloatArray:
         """Return by how much each candidate lowers the penalty, which is public."""
@@ -396,6 +390,8 @@ class Descent:
         What the damping is multiplied by.
     most_noise : float
         The most noise that all steps together may leave in the score of a row.
+    slope : float
+        Size of the loss's usual slopes, in those of a logistic loss.
     """
 
     noise: float
@@ -408,6 +404,7 @@ class Descent:
     intercept: bool = True
     caution: float = 1.0
     most_noise: float = math.inf
+    slope: float = 1.0
 
     def released(self, share: float, sensitivity: float = 1.0) -> Gaussian:
         """Return the mechanism of a sum with this share."""
@@ -448,7 +445,7 @@ class Descent:
         if self.noise == 0:
             return LARGEST_CLIP
         root = (1e-3 * self.n_rows / self.noise) ** 0.25
-        return min(max(0.6 * root, 0.5), LARGEST_CLIP)
+        return min(self.slope * max(0.6 * root, 0.5), LARGEST_CLIP)
 
     @cached_property
     def constant(self) -> float:

@@ -71,7 +71,7 @@ class DPSGD(SampledBatches[GradientState]):
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Solve the noise for the budget, or the steps for a given noise."""
-        method = self.completed(problem)
+        method = self.sized(budget, problem)
         sampling_prob = calibrated(sampling_prob=method.sampling_prob)
         steps = calibrated(steps=method.steps)
         if self.noise_multiplier is None:
@@ -123,7 +123,7 @@ class DPSGD(SampledBatches[GradientState]):
         direction = noisy_gradient(batch, objective, state.w, gradient)
         record = StepRecord(
             update=state.updates,
-            step_size=self.step_size,
+            step_size=self.step_of(state),
             direction_norm=math.sqrt(direction.squared_norm),
             gradient_rho=gradient.rho,
             max_grad_norm=gradient.sensitivity,
@@ -132,8 +132,12 @@ class DPSGD(SampledBatches[GradientState]):
 
     def moved(self, state: G, g: Tensor) -> G:
         """Go against the noisy gradient."""
-        size = calibrated(step_size=self.step_size)
-        return replace(state, w=state.w - size * g, updates=state.updates + 1)
+        w = state.w - self.step_of(state) * g
+        return replace(state, w=w, updates=state.updates + 1)
+
+    def step_of(self, state: GradientState) -> float:
+        """Return the step of the next batch."""
+        return calibrated(step_size=self.step_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +170,7 @@ class DPAdam(DPSGD):
         scale = (second / (1 - self.beta2**t)).sqrt() + self.eps
         return replace(
             state,
-            w=state.w - calibrated(step_size=self.step_size) * mean / scale,
+            w=state.w - self.step_of(state) * mean / scale,
             updates=t,
             first_moment=first,
             second_moment=second,

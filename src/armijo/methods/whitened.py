@@ -37,7 +37,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -79,8 +79,7 @@ CLIP = 0.03  # of a gradient, where a row has norm one
 SCORE_NOISE = 1.5  # SD of noise that all steps together may leave in a score
 _SHIFT = WHITENING_BITS + FEATURE_BITS - 17  # products are rounded to 17 bits
 
-Stage = Literal["center", "moments"]
-_STAGES: tuple[Stage, ...] = ("center", "moments")
+_STAGES = ("center", "moments")
 
 
 def centered_rows(rows: IntegerRows, center: FloatArray) -> IntegerRows:
@@ -160,11 +159,11 @@ class WhitenedSpace(IntegerSpace):
 
 def row_sum() -> BoundedQuery:
     """Ask for the sum of the rows, clipped to norm one."""
+    return BoundedQuery(contributions=_unit_sum, bound=1.0)
 
-    def contributions(rows: Rows) -> Contributions:
-        return product_sum(np.ones((rows.size, 1)), rows.X, 0.0, 1.0)
 
-    return BoundedQuery(contributions=contributions, bound=1.0)
+def _unit_sum(rows: Rows) -> Contributions:
+    return product_sum(np.ones((rows.size, 1)), rows.X, 0.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +204,7 @@ class Whitened(Method[WhitenedState]):
     """
 
     networks = False
+    only_sums = True
 
     steps: Count = 50
     center_share: Positive = 0.02
@@ -301,25 +301,30 @@ class Whitened(Method[WhitenedState]):
 
     def _space(self, state: WhitenedState) -> WhitenedSpace:
         """Return the coordinates, the same object as long as they are the same."""
-        stage = _STAGES[state.whitening is not None]
-        if stage not in self._known:
-            d = self.objective.n_features
-            whitening, digest = None, hashlib.sha256()
-            center = calibrated(center=state.center).numpy()
-            digest.update(center.tobytes())
-            if state.whitening is not None:
-                whitening = state.whitening.numpy().reshape(d, d)
-                digest.update(whitening.tobytes())
-            self._known[stage] = WhitenedSpace(
-                objective=self.objective,
-                center=center,
-                radius=1.0,
-                constant=self.constant if self.objective.fit_intercept else 0.0,
-                clip=self.clip,
-                whitening=whitening,
-                digest=digest.hexdigest(),
-            )
-        return self._known[stage]
+        last = state.center if state.whitening is None else state.whitening
+        # Of this run: a method may serve several, each with coordinates of its own.
+        if self._known.get("released") is not last:
+            self._known.update(released=last, space=self._new_space(state))
+        space: WhitenedSpace = self._known["space"]
+        return space
+
+    def _new_space(self, state: WhitenedState) -> WhitenedSpace:
+        d = self.objective.n_features
+        whitening, digest = None, hashlib.sha256()
+        center = calibrated(center=state.center).numpy()
+        digest.update(center.tobytes())
+        if state.whitening is not None:
+            whitening = state.whitening.numpy().reshape(d, d)
+            digest.update(whitening.tobytes())
+        return WhitenedSpace(
+            objective=self.objective,
+            center=center,
+            radius=1.0,
+            constant=self.constant if self.objective.fit_intercept else 0.0,
+            clip=self.clip,
+            whitening=whitening,
+            digest=digest.hexdigest(),
+        )
 
     def _moved(
         self,

@@ -1,6 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The networks of the paper."""
+"""The networks of the paper, and what prepares a module for a private training."""
 
 from armijo.networks.models import cnn_cifar, cnn_small, mlp_256, mlp_1000
+from armijo.networks.preparation import Standardize, he_init_
 
-__all__ = ["cnn_cifar", "cnn_small", "mlp_256", "mlp_1000"]
+__all__ = [
+    "Standardize",
+    "cnn_cifar",
+    "cnn_small",
+    "he_init_",
+    "mlp_256",
+    "mlp_1000",
+]

@@ -23,9 +23,9 @@ from armijo import _validate
 from armijo.accounting.budget import Budget, Computed, Neighboring, as_budget
 from armijo.data.distributed import SINGLE, ProcessGroup, TorchProcessGroup
 from armijo.data.gate import leaky_answer
+from armijo.data.shards import broadcast_init, refuse_shards
 from armijo.data.sources import DatasetRows, ExampleSource, TensorRows
 from armijo.methods.base import Method, StepRecord
-from armijo.networks.distributed import broadcast_init, refuse_shards
 from armijo.objectives.ghost.grads import LARGE_PRODUCT
 from armijo.objectives.ghost.guards import Loss, as_tuple
 from armijo.objectives.ghost.int8 import ASSUMPTION
@@ -71,11 +71,11 @@ class Trainer(Run):
         such as ``DPSGD(step_size=0.5)``.  The default, "auto", has nothing to set.
     sampling_prob : float or None
         Sampling probability: each example enters a batch independently with it.  None
-        is the method's own; by default batches have 256 expected examples or 1/100 of
-        all, whichever is more.
+        is the method's own; "auto" has a public rule for it, and others have batches
+        of 256 expected examples or 1/100 of all, whichever is more.
     steps : int or None
-        Number of batches; None is the method's own, by default ten expected passes over
-        the examples.
+        Number of batches; None is the method's own; "auto" has a public rule for it,
+        and others make ten expected passes over the examples.
     n_rows : int or None
         The public number of examples, from which the divisor of averages is computed.
         None takes the number found, which is public under the zero-out relation.
@@ -210,7 +210,7 @@ class Trainer(Run):
         if several:
             refuse_shards(group, source, dataset)
         chosen, steps = network_method(
-            method, n_rows=known, sampling_prob=sampling_prob, steps=steps
+            method, budget, n_rows=known, sampling_prob=sampling_prob, steps=steps
         )
         computed = group.all_or_none(lambda: computed_by(objective, source))
         settings = {

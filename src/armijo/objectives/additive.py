@@ -342,10 +342,12 @@ class Features:
         *,
         whole: bool = False,
         before: IntegerRows | None = None,
+        memory: int | None = None,
     ) -> IntegerRows:
         """Return the features of all rows, on their lattice, with their weights.
 
-        ``before`` are the rows with the features of single columns only.
+        ``before`` are the rows with the features of single columns only, ``memory``
+        the bytes that may be held.
         """
 
         def fill(part: slice, out: FloatArray) -> None:
@@ -354,7 +356,9 @@ class Features:
             if self.products:
                 self._fill_products(table[part], out[:, -len(self.products) :])
 
-        return IntegerRows.filled(self.size, fill, weight, whole=whole, before=before)
+        return IntegerRows.filled(
+            self.size, fill, weight, whole=whole, before=before, memory=memory
+        )
 
     def _fill_columns(self, table: CodedTable, out: FloatArray) -> None:
         for column, place, cells in zip(

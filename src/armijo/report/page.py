@@ -24,6 +24,7 @@ from armijo.plotting import (
     draw_budgets,
     draw_spent,
     draw_steps,
+    shape_axes,
 )
 
 MODEL, LEDGER, CHECKPOINT = "model.json", "ledger.jsonl", "checkpoint.safetensors"
@@ -191,15 +192,9 @@ def _shapes(estimator: PrivateEstimator) -> str | None:
         return None
     from matplotlib.figure import Figure
 
-    shapes = estimator.model_.shapes()
-    wide = min(3, len(shapes))
-    high = -(-len(shapes) // wide)
-    figure = Figure(figsize=(2.9 * wide + 0.4, 2.0 * high + 0.3), layout="constrained")
-    grid = figure.subplots(high, wide, sharey=True, squeeze=False)
-    for spare in grid.flat[len(shapes) :]:
-        spare.set_visible(False)
-    estimator.plot_shapes(axes=grid.flat[: len(shapes)])
-    return _address(figure)
+    axes = shape_axes(len(estimator.model_.shapes()), Figure)
+    estimator.plot_shapes(axes=axes)
+    return _address(axes[0].figure)
 
 
 def _picture(draw: Any, *arguments: Any) -> str:

@@ -112,8 +112,11 @@ def code_column(
     return cells
 
 
-def refuse_columns(frame: pd.DataFrame, schema: Schema) -> None:
-    """Refuse a table without the columns of a schema, or with others."""
+def refuse_columns(frame: pd.DataFrame, schema: Schema, *, empty: bool = False) -> None:
+    """Refuse a table without the columns of a schema, or with others.
+
+    ``empty`` says that the table may have no rows.
+    """
     names = list(frame.columns)
     if len(set(names)) < len(names) or not all(isinstance(n, str) for n in names):
         raise TableError(
@@ -126,7 +129,7 @@ def refuse_columns(frame: pd.DataFrame, schema: Schema) -> None:
     unexpected = [name for name in names if name not in declared]
     if missing or unexpected:
         raise TableError(_column_message(missing, unexpected, len(names)))
-    if len(frame) == 0:
+    if len(frame) == 0 and not empty:
         raise TableError("Expected rows, got an empty table; is this the right file?")
 
 

@@ -33,7 +33,7 @@ from armijo.errors import TableError
 from armijo.tables.cells import listed, shown
 from armijo.tables.frames import arrow_to_pandas
 
-_PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
+PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 ROW_BORDERS = "quoted line breaks mark the borders of the rows correctly"
 """What a guarantee assumes of a CSV file that was read with ``multiline``."""
 _DELIMITERS = (",", ";", "\t", "|")
@@ -134,7 +134,7 @@ def _read_parquet(path: Path) -> pa.Table:
     kept = [
         position
         for position, name in enumerate(table.column_names)
-        if not _PANDAS_INDEX.fullmatch(name)
+        if not PANDAS_INDEX.fullmatch(name)
     ]
     return table.select(kept)
 

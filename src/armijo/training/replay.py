@@ -38,6 +38,7 @@ from torch import Tensor
 
 from armijo._files import NEW, sync_folder, write_synced
 from armijo.accounting.ledger import Ledger
+from armijo.data.blocks import RowBlocks
 from armijo.data.sources import RowSource
 from armijo.errors import ArmijoError, LedgerError, RechargeWarning
 from armijo.methods.base import State, StepRecord
@@ -53,7 +54,7 @@ _TAG_BYTES = 16
 _BLOCK = 1 << 23  # bytes of a table that are in memory at a time
 _PLAIN = (type(None), bool, int, float, str)
 _THREADS = ("OMP_", "MKL_", "OPENBLAS_", "BLIS_", "ATEN_", "KMP_")
-_RESULT = re.compile(rb"(\d{1,18}) ([0-9a-f]{32})")
+_RESULT = re.compile(rb"(\d{1,18}(?:\.\d{1,9})?) ([0-9a-f]{32})")
 
 
 class RunKey:
@@ -65,7 +66,7 @@ class RunKey:
     def __init__(self, path: str, secret: bytes, made_for: Mapping[str, str]) -> None:
         self._path, self._secret = path, secret
         self._made_for = dict(made_for)
-        self._results: dict[int, str] = {}
+        self._results: dict[str, str] = {}
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], facts: Fingerprint) -> "RunKey":
@@ -107,7 +108,7 @@ class RunKey:
             return None
         # A line that a crash cut off is of a result that nobody saw.
         found = filter(None, map(_RESULT.fullmatch, lines))
-        key._results = {int(one[1]): one[2].decode() for one in found}
+        key._results = {one[1].decode(): one[2].decode() for one in found}
         return key if len(secret) == KEY_BYTES else None
 
     @property
@@ -149,7 +150,18 @@ class RunKey:
             The step was made before and came to another result, or the record cannot
             be written.  The result must not be used.
         """
-        tag = self.tag(f"result {charge}", result)
+        self._commit(str(charge), self.tag(f"result {charge}", result))
+
+    def commit_total(self, charge: int, number: int, total: object) -> None:
+        """Put the exact total of a release on record before it is noised.
+
+        The same noise on another total would tell their difference, so another one
+        for the same release raises ArmijoError.
+        """
+        name = f"{charge}.{number}"
+        self._commit(name, self.tag(f"total {name}", total))
+
+    def _commit(self, charge: str, tag: str) -> None:
         known = self._results.get(charge)
         if known is None:
             self._write_result(charge, tag)
@@ -161,7 +173,7 @@ class RunKey:
                 "the checkpoint are then charged again."
             )
 
-    def _write_result(self, charge: int, tag: str) -> None:
+    def _write_result(self, charge: str, tag: str) -> None:
         """Add a line; its newline comes first, so that a torn one spoils no other."""
         line = f"\n{charge} {tag}".encode()
         try:
@@ -301,6 +313,8 @@ class ReplayableRun:
             "the settings": self._settings,
             "libraries, threads or machine": machine(),
         }
+        if isinstance(self._source, RowBlocks) and past is not None:
+            _refuse_other_rows(self._path, facts)
         self._key = resume_key(self._path, ledger, facts, past)
 
     @property
@@ -320,11 +334,31 @@ class ReplayableRun:
         if self._key is not None:
             self._key.commit(record.batch, (state, record))
 
+    def commit_total(self, charge: int, number: int, total: object) -> None:
+        """Put a total on record; to be called before it is noised."""
+        if self._key is not None:
+            self._key.commit_total(charge, number, total)
+
     def end(self) -> None:
         """Destroy the key: all steps are made and in the checkpoint."""
         if self._key is not None:
             self._key.destroy()
             self._key = None
+
+
+def _refuse_other_rows(path: Path, facts: Fingerprint) -> None:
+    """Refuse to go on with rows that lie elsewhere and are not those of the start.
+
+    Rows in memory came from who resumes; those of files or workers may have changed
+    behind their back.
+    """
+    key = RunKey.load(path)
+    if key is not None and "the rows" in key.changed(facts):
+        raise ArmijoError(
+            "Expected the rows that the run began with, got others: a file was "
+            "changed, added or removed since then. Bring the files back and resume, or "
+            "begin a new run. Nothing was spent."
+        )
 
 
 def _refuse_other_ledger(ledger: Ledger, past: Checkpoint) -> None:

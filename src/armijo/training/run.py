@@ -38,6 +38,7 @@ from armijo.accounting.calibration import epsilon_of, order_for
 from armijo.accounting.ledger import Charge, Ledger, MemoryLedger
 from armijo.accounting.mechanisms import Mechanism, Subsampled
 from armijo.accounting.paper import PaperAccountant
+from armijo.data.blocks import RowBlocks
 from armijo.data.distributed import SINGLE, ProcessGroup
 from armijo.data.gate import PrivateDataset
 from armijo.data.sources import RowSource
@@ -45,6 +46,7 @@ from armijo.errors import BudgetExceeded, Diverged, LedgerError
 from armijo.methods.additive import Additive
 from armijo.methods.base import (
     Method,
+    OneShot,
     Problem,
     S,
     State,
@@ -217,6 +219,8 @@ class Run:
         if isinstance(objective, LinearObjective | AdditiveObjective):
             described_objective = objective  # all of it is public settings
         _refuse_unfit(method, objective, accounting)
+        _refuse_source(method, source, self._group)
+        _refuse_exchange(objective, method.relation or relation)
         problem = Problem(objective=described_objective, n_rows=n_rows)
         self.method = method.calibrate(budget, problem)
         self._refuse_cut()
@@ -266,6 +270,7 @@ class Run:
                 accountant=self.accountant,
                 randomness=randomness,
                 group=self._group,
+                commit=None if self._replay is None else self._replay.commit_total,
             )
             self._refuse_used_up()
         except BaseException:
@@ -490,6 +495,32 @@ def _refuse_unfit(method: Method[Any], objective: Objective, accounting: str) ->
             "Expected accounting='sound', got 'paper', which reproduces the published "
             f"analysis of the line-search methods only, not of {name}. Nothing was "
             "spent."
+        )
+
+
+def _refuse_exchange(objective: Objective, relation: Neighboring) -> None:
+    """Refuse to exchange rows of a coded table: a row's bound is that of one row."""
+    exchange = relation is Neighboring.REPLACE_ONE
+    if exchange and isinstance(objective, AdditiveObjective):
+        raise ValueError(
+            "Expected the add-remove or zero-out relation for a coded table, got "
+            "replace-one: its noise is for one row more or less. Nothing was spent."
+        )
+
+
+def _refuse_source(method: Method[Any], source: RowSource, group: ProcessGroup) -> None:
+    """Refuse a method that asks for more than where the rows lie can answer."""
+    name = type(method).__name__
+    if isinstance(source, RowBlocks) and not method.only_sums:
+        raise ValueError(
+            f"Expected a method that only sums over all rows, got {name}, which "
+            "samples or searches them: rows that do not lie in memory cannot serve it. "
+            'Use method="auto", or load the rows. Nothing was spent.'
+        )
+    if group.size > 1 and isinstance(method, OneShot):
+        raise ValueError(
+            f"Expected one process for {name}, got several: it is no sum over rows. "
+            "Run it without torchrun. Nothing was spent."
         )
 
 

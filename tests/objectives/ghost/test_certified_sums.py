@@ -105,23 +105,25 @@ def length(vector, bits=FINEST_BITS):
     return vector.double().norm().item() * 2.0**-bits
 
 
-def assert_row_is_all(objective, x, y, place, bits=FINEST_BITS):
-    """Remove one row in place; what is gone is what it adds among blanks."""
+def assert_rows_are_all(objective, x, y, places, bits=FINEST_BITS):
+    """Remove each row in place; what is gone is what it adds among blanks."""
     total = integers(objective, x, y, bits=bits)
-    other_x, other_y, blank = without(x, y, place)
-    rest = integers(objective, other_x, other_y, blank=blank, bits=bits)
-    own = integers(objective, x, y, blank=only(len(x), place), bits=bits)
-    assert torch.equal(total - rest, own)
-    assert length(own, bits) <= 1 + SLACK
-    return own
+    rows = []
+    for place in places:
+        other_x, other_y, blank = without(x, y, place)
+        rest = integers(objective, other_x, other_y, blank=blank, bits=bits)
+        rows.append(integers(objective, x, y, blank=only(len(x), place), bits=bits))
+        assert torch.equal(total - rest, rows[-1])
+        assert length(rows[-1], bits) <= 1 + SLACK
+    return rows
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_row_moves_the_sum_by_its_own_integers(name):
     for examples in (1, 2, 7, 40):
         objective, x, y = made(name, examples)
-        for place in {0, examples // 2, examples - 1}:
-            own = assert_row_is_all(objective, x, y, place)
+        places = {0, examples // 2, examples - 1}
+        for own in assert_rows_are_all(objective, x, y, places):
             assert own.any() or examples == 7  # row 3 is no number
 
 
@@ -135,16 +137,15 @@ def test_the_same_on_coarse_lattices_and_without_kept_gradients(
     monkeypatch.setattr(grads, "BLOCK", 100)
     monkeypatch.setattr(conv, "_COPIED", 100)
     objective, x, y = made(name, 40)
-    for place in (0, 20, 39):
-        assert_row_is_all(objective, x, y, place, bits=bits)
+    assert_rows_are_all(objective, x, y, (0, 20, 39), bits=bits)
 
 
 @pytest.mark.parametrize("examples", [100, 513, 2000])
 def test_the_same_for_large_batches_in_parts(examples, monkeypatch):
     monkeypatch.setattr("armijo.objectives.module.EXACT_EXAMPLES", 1024)
     objective, x, y = made("conv2d, stride", examples)
-    for place in (0, examples // 2, examples - 1):
-        assert assert_row_is_all(objective, x, y, place).any()
+    places = (0, examples // 2, examples - 1)
+    assert all(own.any() for own in assert_rows_are_all(objective, x, y, places))
 
 
 @pytest.mark.parametrize("name", ["linear", "conv2d", "tied", "prelu"])
@@ -165,8 +166,8 @@ def test_widths_on_which_float32_rows_depend_on_their_place(width):
     torch.manual_seed(0)
     objective = ModuleObjective(nn.Linear(width, 10), cross_entropy)
     x, y = torch.randn(64, width), torch.arange(64) % 10
-    for place in (0, 31, 63):
-        assert assert_row_is_all(objective, x, y, place).any()
+    rows = assert_rows_are_all(objective, x, y, (0, 31, 63))
+    assert all(own.any() for own in rows)
 
 
 @pytest.fixture
@@ -181,8 +182,7 @@ def test_int8_factors_move_the_sum_by_their_own_integers(
 ):
     for examples in (1, 7, 40, 600):
         objective, x, y = made(name, examples)
-        for place in {0, examples // 2, examples - 1}:
-            assert_row_is_all(objective, x, y, place)
+        assert_rows_are_all(objective, x, y, {0, examples // 2, examples - 1})
         total = integers(objective, x, y)
         monkeypatch.setattr(int8, "_usable", lambda *shape: False)
         assert torch.equal(total, integers(objective, x, y))
@@ -197,8 +197,7 @@ def test_large_formed_gradients_in_float32(name, keeps, bits, monkeypatch):
     monkeypatch.setattr(certified, "LARGE_FORMED", 0)
     monkeypatch.setattr(strategy, "_KEPT_NUMBERS", 1 << 25 if keeps else 0)
     objective, x, y = made(name, 40)
-    for place in (0, 20, 39):
-        assert_row_is_all(objective, x, y, place, bits=bits)
+    assert_rows_are_all(objective, x, y, (0, 20, 39), bits=bits)
 
 
 # ------------------------------------------------------------------ rows of attackers
@@ -319,8 +318,7 @@ def caught(name="conv2d", examples=40):
     """Say whether the tests above would fail."""
     objective, x, y = made(name, examples)
     try:
-        for place in (0, 20, 39):
-            assert_row_is_all(objective, x, y, place)
+        assert_rows_are_all(objective, x, y, (0, 20, 39))
     except AssertionError:
         return True
     return False

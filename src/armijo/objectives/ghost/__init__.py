@@ -4,8 +4,7 @@
 ========================  ==========================================================
 :mod:`~.engine`           the clipped sum of a batch; losses at other parameters
 :mod:`~.strategy`         which way a module goes, after a try; the size of parts
-:mod:`~.capture`          one forward and one backward pass that are written down
-:mod:`~.layers`           what a layer's input and output gradient mean for it
+:mod:`~.layers`           two passes that are captured; what they mean for a layer
 :mod:`~.grads`            norms and integers from such factors
 :mod:`~.conv`             the same for convolutions
 :mod:`~.int8`             exact products of integer factors

@@ -17,12 +17,6 @@ from torch import Tensor, nn
 from armijo import _validate
 from armijo.data.certified import FINEST_BITS, shares
 from armijo.objectives.ghost import vmap_fallback
-from armijo.objectives.ghost.capture import (
-    Capture,
-    FirstOutputs,
-    backward,
-    capture_activations,
-)
 from armijo.objectives.ghost.grads import Gradients, Materialized, blocks, joined
 from armijo.objectives.ghost.guards import (
     Batch,
@@ -33,6 +27,12 @@ from armijo.objectives.ghost.guards import (
     check_losses,
     kept_buffers,
     repeated,
+)
+from armijo.objectives.ghost.layers import (
+    Capture,
+    FirstOutputs,
+    backward,
+    capture_activations,
 )
 from armijo.objectives.ghost.params import matching, swapped, views
 from armijo.objectives.ghost.strategy import CaptureStrategy, strategy_for

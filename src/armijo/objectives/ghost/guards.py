@@ -156,7 +156,7 @@ def kept_buffers(*parts: object) -> Iterator[None]:
 def unwritten(*parts: object) -> Iterator[None]:
     """Refuse modules whose buffers change inside the block, and put them back.
 
-    For made-up examples.  What else is raised inside gives way to the refusal.
+    For synthetic examples.  What else is raised inside gives way to the refusal.
     """
     held = _noted(parts)
     try:

@@ -14,9 +14,10 @@ zero-out relation, and need not be tested.
 
 import copy
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -26,12 +27,6 @@ from torch import Tensor, nn
 from armijo.data.certified import FINEST_BITS
 from armijo.errors import UnsupportedModule
 from armijo.objectives.ghost import vmap_fallback
-from armijo.objectives.ghost.capture import (
-    Capture,
-    UnsupportedForward,
-    backward,
-    capture_activations,
-)
 from armijo.objectives.ghost.engine import Clip, add_clipped
 from armijo.objectives.ghost.grads import PerExampleGrad
 from armijo.objectives.ghost.guards import (
@@ -44,6 +39,12 @@ from armijo.objectives.ghost.guards import (
     each_tensor,
     repeated,
     unwritten,
+)
+from armijo.objectives.ghost.layers import (
+    Capture,
+    UnsupportedForward,
+    backward,
+    capture_activations,
 )
 from armijo.objectives.ghost.params import every_layer
 from armijo.objectives.ghost.strategy import (
@@ -115,11 +116,6 @@ _BASES: dict[str, Change] = {
 }
 
 
-def _wide(like: Tensor, top: int) -> Tensor:
-    """Return random integers up to a large one, and places up to the last."""
-    return torch.randint(top + 1, like.shape, device=like.device).to(like.dtype)
-
-
 def _integers(like: Tensor, top: int | None) -> dict[str, Tensor]:
     """Return other integers; ``top`` is the last place of the smallest embedding."""
     if like.dtype is torch.bool:
@@ -132,7 +128,9 @@ def _integers(like: Tensor, top: int | None) -> dict[str, Tensor]:
         for value, name in ends.items()
         if info.min <= value <= info.max
     }
-    return found | {"other integers": _wide(like, 255 if top is None else top)}
+    largest = 255 if top is None else top
+    other = torch.randint(largest + 1, like.shape, device=like.device).to(like.dtype)
+    return found | {"other integers": other}
 
 
 def refuse_mixing_examples(module: nn.Module, loss: Loss, batch: Batch) -> None:
@@ -477,62 +475,41 @@ _FAR_TARGETS: tuple[float, ...] = (
 def _loss_tried(loss: Loss, made: tuple[Any, Any], device: torch.device) -> bool:
     """Refuse if the first example's loss moves; say whether it was finite."""
 
-    def losses(
-        examples: int,
-        place: int,
-        others: int,
-        *,
-        seed: int = 1,
-        far: float | None = None,
-        target: float | None = None,
-    ) -> Tensor:
+    def losses(batch: Sequence[Any], seed: int = 1) -> Tensor:
+        with repeated(seed, device):
+            return check_losses(loss(*batch), examples)
+
+    def beside(others: int) -> list[Any]:
         index = list(range(others, others + examples - 1))
         index.insert(place, 0)
-        output, targets = (_each(side, lambda one: one[index]) for side in made)
-        if far is not None:
-            output = _each(output, lambda one: _except(one, place, far))
-        if target is not None:
-            targets = _each(targets, lambda one: _except(one, place, target))
-        with repeated(seed, device):
-            return check_losses(loss(output, targets), examples)
+        return [_each(side, lambda one: one[index]) for side in made]
 
-    first = losses(SIZES[0], 0, 1)
+    examples, place = SIZES[0], 0
+    first = losses(beside(1))
     # Random numbers of a loss differ between places and sizes: not to be compared.
-    random = not torch.equal(first, losses(SIZES[0], 0, 1, seed=2))
-    for examples in SIZES:
-        for place in range(examples):
-            here = losses(examples, place, 1)
-            others = [losses(examples, place, 1 + _OTHERS)]
-            ways = [{"far": far} for far in _FAR]
-            ways += [{"target": value} for value in _FAR_TARGETS]
-            others += [_attempted(losses, examples, place, way, here) for way in ways]
-            one = torch.arange(examples) == place
-            moved = not all(same_bits(here, there, one) for there in others)
-            if moved or not (random or _close(here[place], first[0], here)):
-                raise UnsupportedModule(
-                    "The loss mixes examples: that of one example changed with the "
-                    "others of the batch, their number, or its place among them. "
-                    "Compute each loss from its own output and target only; do not "
-                    "average, scale or compare over the first axis. Nothing was spent."
-                )
+    random = not torch.equal(first, losses(beside(1), seed=2))
+    for examples, place in ((n, place) for n in SIZES for place in range(n)):
+        base = beside(1)
+        here = losses(base)
+        others = [losses(beside(1 + _OTHERS))]
+        for side, value in (*product([0], _FAR), *product([1], _FAR_TARGETS)):
+            with suppress(Exception):  # some losses take none of them
+                batch = [*base]
+                batch[side] = _each(batch[side], partial(_except, place, value))
+                others.append(losses(batch))
+        one = torch.arange(examples) == place
+        moved = not all(same_bits(here, there, one) for there in others)
+        if moved or not (random or _close(here[place], first[0], here)):
+            raise UnsupportedModule(
+                "The loss mixes examples: that of one example changed with the others "
+                "of the batch, their number, or its place among them. Compute each "
+                "loss from its own output and target only; do not average, scale or "
+                "compare over the first axis. Nothing was spent."
+            )
     return bool(first[0].isfinite())
 
 
-def _attempted(
-    losses: Callable[..., Tensor],
-    examples: int,
-    place: int,
-    way: dict[str, float],
-    else_: Tensor,
-) -> Tensor:
-    """Return the losses beside far outputs or targets; some losses take none."""
-    try:
-        return losses(examples, place, 1, **way)
-    except Exception:
-        return else_
-
-
-def _except(output: Tensor, place: int, value: float) -> Tensor:
+def _except(place: int, value: float, output: Tensor) -> Tensor:
     """Return numbers of which all but those of one place are the same."""
     if not output.is_floating_point():
         if not math.isfinite(value) or output.dtype is torch.bool:

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from armijo.objectives.ghost.capture import (
+from armijo.objectives.ghost.guards import refuse_mixing, repeated, unwritten
+from armijo.objectives.ghost.layers import (
     Capture,
     Layer,
     UnsupportedForward,
     capture_activations,
+    rule_for,
 )
-from armijo.objectives.ghost.guards import refuse_mixing, repeated, unwritten
-from armijo.objectives.ghost.layers import rule_for
 from armijo.objectives.ghost.params import every_layer, swapped, trainable
 
 MOST_ROWS = 512

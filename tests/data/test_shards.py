@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.utils.data import Subset, TensorDataset
 
+from armijo.data.shards import SAMPLED, shard_digest
 from armijo.data.sources import DatasetRows, TensorRows
-from armijo.networks.distributed import SAMPLED, shard_digest
 
 KEY = b"k" * 32
 X, Y = torch.randn(200, 3, dtype=torch.bfloat16), torch.arange(200)

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import sparse
 from torch import Tensor, nn
 
+from armijo.data.coded import CodedRows
 from armijo.data.distributed import ProcessGroup
-from armijo.data.sources import ExampleSource, TensorRows
-from armijo.objectives.ghost.guards import as_tuple
+from armijo.data.sources import ArrayRows, HeldSource, TensorRows
 
 _BYTES = 16
 _BLOCK = 4096  # rows that are copied at a time
@@ -50,7 +51,7 @@ def broadcast_init(
             one.copy_(group.broadcast(one.detach, one))
 
 
-def refuse_shards(group: ProcessGroup, source: ExampleSource, dataset: Any) -> None:
+def refuse_shards(group: ProcessGroup, source: HeldSource, dataset: Any = None) -> None:
     """Refuse no rows at all, and a shard that is also another process's."""
     key = group.broadcast_bytes(lambda: os.urandom(32))
     own = group.all_or_none(lambda: shard_digest(source, dataset, key))
@@ -65,17 +66,18 @@ def refuse_shards(group: ProcessGroup, source: ExampleSource, dataset: Any) -> N
         )
 
 
-def shard_digest(source: ExampleSource, dataset: Any, key: bytes) -> bytes:
+def shard_digest(source: HeldSource, dataset: Any, key: bytes) -> bytes:
     """Return what tells a shard from others, whatever the order of its rows.
 
-    All rows of tensors; of a map-style dataset the indices of a ``Subset`` and a
-    sample of the examples.  Zeros for no rows.
+    All rows of tensors and tables; of a map-style dataset the indices of a ``Subset``
+    and a sample of the examples.  Zeros for no rows.
     """
     if len(source) == 0:
         return bytes(_BYTES)
     if isinstance(source, TensorRows):
-        tensors = [one for side in source.parts()[0] for one in as_tuple(side)]
-        return _added_up(_rows_of(tensors), key)
+        return _added_up(_rows_of(_flat(source.parts()[0])), key)
+    if isinstance(source, CodedRows | ArrayRows):
+        return _added_up(_table_rows(source), key)
     indices = _indices(dataset, len(source))
     places = np.argsort(indices, kind="stable")
     chosen = np.linspace(0, len(places) - 1, min(SAMPLED, len(places))).astype(int)
@@ -92,16 +94,37 @@ def _indices(dataset: Any, length: int) -> NDArray[np.int64]:
     return np.asarray(found, dtype=np.int64).reshape(-1)
 
 
-def _example(source: ExampleSource, number: int) -> bytes:
+def _example(source: HeldSource, number: int) -> bytes:
     """Return the bytes of one example; one that cannot be read is like any such."""
     try:
         inputs, targets, _ = source.take(np.array([number]))
     except Exception:  # whatever code of a dataset raises must not stop one process
         return b"unreadable"
-    return next(_rows_of([*as_tuple(inputs), *as_tuple(targets)]))
+    return next(_rows_of(_flat((inputs, targets))))
 
 
-def _rows_of(tensors: Sequence[Tensor]) -> Iterator[bytes]:
+def _flat(sides: Sequence[Any]) -> list[Tensor]:
+    """Return the tensors of inputs and targets, each one or several, in one list."""
+    return [
+        one for side in sides for one in (side if isinstance(side, tuple) else (side,))
+    ]
+
+
+def _table_rows(source: CodedRows | ArrayRows) -> Iterator[bytes]:
+    """Yield the bytes of each row of a table, stored zeros of a sparse one included."""
+    parts = source.parts()
+    X, y = parts[0], parts[1]
+    if isinstance(source, CodedRows):
+        return _rows_of([one for one in parts if one is not None])
+    if not sparse.issparse(X):
+        return _rows_of([X, y])
+    return (
+        X.indices[first:last].tobytes() + X.data[first:last].tobytes() + label.tobytes()
+        for first, last, label in zip(X.indptr, X.indptr[1:], y, strict=False)
+    )
+
+
+def _rows_of(tensors: Sequence[Tensor | NDArray[Any]]) -> Iterator[bytes]:
     """Yield the bytes of each row, all tensors one after the other."""
     for start in range(0, len(tensors[0]), _BLOCK):
         blocks = [_as_bytes(one[start : start + _BLOCK]) for one in tensors]
@@ -109,8 +132,10 @@ def _rows_of(tensors: Sequence[Tensor]) -> Iterator[bytes]:
             yield b"".join(part.tobytes() for part in parts)
 
 
-def _as_bytes(block: Tensor) -> NDArray[np.uint8]:
+def _as_bytes(block: Tensor | NDArray[Any]) -> NDArray[np.uint8]:
     """Return a row of bytes for each row, also of types that NumPy does not know."""
+    if not isinstance(block, Tensor):
+        block = torch.from_numpy(np.array(block))  # a copy: rows may be read-only
     flat = block.detach().cpu().contiguous().reshape(len(block), -1)
     if flat.shape[1] == 0:
         return np.zeros((len(block), 0), dtype=np.uint8)

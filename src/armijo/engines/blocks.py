@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What engines share: a partition as its worker keeps it, and a check of every total.
+
+With its sum a worker returns what tells its rows from others: their number and a
+digest of their coded bytes, made when the partition was coded.  The driver keeps those
+of the first pass in memory.  A total in which one is missing, comes twice or differs
+ends the run before anything of it is released.  Beside a checkpoint they exist as a
+tag of the run key only (:mod:`armijo.training.replay`).
+"""
+
+import platform
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, reduce
+from operator import add
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import scipy
+import torch
+
+from armijo.data.blocks import ExactSum, RowBlocks, SumTask
+from armijo.data.query import Rows, Taken
+from armijo.errors import ArmijoError, TableError
+from armijo.tables.cells import shown
+from armijo.training.replay import Digest, update_digest
+
+BLOCK_MEMORY = 1 << 28
+"""Bytes that the features of a block may take while it is summed."""
+
+Encode = Callable[[pd.DataFrame], Taken]
+"""From a frame to the rows and labels that queries see, each row by itself."""
+
+
+class BlockTable(Protocol):
+    """A table that is read in blocks, of which names and types are known."""
+
+    @property
+    def named(self) -> bool:
+        """Whether the columns came with names."""
+
+    @property
+    def encode(self) -> Encode | None:
+        """How a block is coded for a model that does not code it by itself."""
+
+    def head(self) -> pd.DataFrame:
+        """Return the names and types of the columns as a frame without rows."""
+
+    def rows(
+        self,
+        encode: Encode,
+        *,
+        columns: Sequence[str],
+        cell_bytes: int,
+        features: int = 0,
+        memory: int | None = None,
+    ) -> RowBlocks:
+        """Return the rows for a run.
+
+        Parameters are those of :class:`armijo.tables.stream.StreamedRows`.
+        """
+
+
+class Facts(NamedTuple):
+    """What an exact sum may depend on besides rows and task."""
+
+    armijo: str
+    torch: str
+    numpy: str
+    scipy: str
+    pandas: str
+    pyarrow: str
+    python: str
+    machine: str
+    cpu_capability: str
+
+
+@lru_cache(maxsize=1)
+def facts() -> Facts:
+    """Return the facts of this process."""
+    from armijo import __version__
+
+    return Facts(
+        __version__,
+        torch.__version__,
+        np.__version__,
+        scipy.__version__,
+        pd.__version__,
+        pa.__version__,
+        platform.python_version(),
+        platform.machine(),
+        torch.backends.cpu.get_cpu_capability(),
+    )
+
+
+def refuse_facts(found: Facts, worker: str, end: str = "Nothing was spent.") -> None:
+    """Refuse a worker whose sums need not be those of the driver."""
+    for name, own, other in zip(Facts._fields, facts(), found, strict=True):
+        if own != other:
+            raise ArmijoError(
+                f"{worker}: Expected {name} {own} as in the driver, got {other}; sums "
+                "would not be the same to the last bit. Run the workers in the "
+                f"driver's environment, on processors of one kind. {end}"
+            )
+
+
+class Entry(NamedTuple):
+    """What tells the rows of a block from others; held in memory only."""
+
+    n_rows: int
+    digest: bytes
+    facts: Facts
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Block:
+    """A coded partition, or a part of one, as its worker keeps it.
+
+    ``rows`` is None where there are none.
+    """
+
+    place: Hashable
+    entry: Entry
+    rows: Rows | None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel without what was computed of the rows."""
+        rows = self.rows
+        if rows is not None:
+            held: dict[object, Any] | None = None if rows.run_cache is None else {}
+            rows = replace(rows, cache={}, run_cache=held)
+        return {**vars(self), "rows": rows}
+
+    def __repr__(self) -> str:
+        """Show nothing of the rows, neither in a log."""
+        return "Block(private)"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a worker says instead of an error, whose text engines would log."""
+
+    reason: str
+
+
+class Answer(NamedTuple):
+    """The sum over a block; None where it has no rows."""
+
+    place: Hashable
+    entry: Entry
+    exact: ExactSum | None
+
+
+def code_block(
+    encode: Encode, place: Hashable, frame: pd.DataFrame, *, held_rows: float = 0
+) -> Block | Failure:
+    """Code a partition, in the worker that has it.
+
+    What its rows become is held for the run if there are at most ``held_rows``.
+    """
+    try:
+        rows, digest = None, Digest(digest_size=16)
+        if len(frame):
+            X, y, _ = encode(frame)
+            update_digest(digest, (X, y))
+            held: dict[object, Any] | None = {} if len(frame) <= held_rows else None
+            rows = Rows(X, y, run_cache=held, memory=BLOCK_MEMORY)
+        return Block(place, Entry(len(frame), digest.digest(), facts()), rows)
+    except Exception as error:  # an engine would log it together with the rows
+        return failure(error)
+
+
+def failure(error: Exception) -> Failure:
+    """Return what may be said of an error: the text of our own, else its kind."""
+    own = isinstance(error, ArmijoError)
+    return Failure(str(error) if own else f"an error of type {type(error).__name__}")
+
+
+def entry_of(block: Block | Failure) -> tuple[Hashable, Entry] | Failure:
+    """Return what the driver keeps of a block."""
+    return block if isinstance(block, Failure) else (block.place, block.entry)
+
+
+def answer(task: SumTask, block: Block | Failure) -> Answer | Failure:
+    """Return the sum of a task over a block, in the worker that has it."""
+    if isinstance(block, Failure):
+        return block
+    try:
+        exact = None
+        if block.rows is not None:
+            exact = task(replace(block.rows, cache={}))
+        return Answer(block.place, block.entry._replace(facts=facts()), exact)
+    except Exception as error:
+        return failure(error)
+
+
+class EngineRows(RowBlocks):
+    """The rows of a table on a cluster, for the gate: answers totals only.
+
+    Parameters
+    ----------
+    entries : iterable
+        Place and entry of every block, from the first pass.
+    ask : callable
+        Sends a task to all blocks and yields their answers as they come.
+    """
+
+    def __init__(
+        self,
+        entries: Iterable[tuple[Hashable, Entry] | Failure],
+        ask: Callable[[SumTask], Iterator[Answer | Failure]],
+    ) -> None:
+        self._entries: dict[Hashable, Entry] = {}
+        for found in entries:
+            if isinstance(found, Failure):
+                raise TableError(
+                    f"Expected partitions that can be coded, got {shown_reason(found)} "
+                    "Nothing was spent."
+                )
+            place, entry = found
+            refuse_facts(entry.facts, "A worker")
+            if place in self._entries:
+                raise ArmijoError(
+                    "Expected each partition once, got one twice. Nothing was spent."
+                )
+            self._entries[place] = entry
+        self._ask, self._n_rows = ask, sum(e.n_rows for e in self._entries.values())
+        if self._n_rows == 0:
+            raise TableError("Expected rows, got an empty table. Nothing was spent.")
+
+    def __len__(self) -> int:
+        """Return the number of rows at the first pass."""
+        return self._n_rows
+
+    def total(self, task: SumTask) -> ExactSum:
+        """Return the exact sum over all blocks, each in it exactly once."""
+        return reduce(add, self._checked(self._ask(task)))
+
+    def _checked(self, answers: Iterator[Answer | Failure]) -> Iterator[ExactSum]:
+        """Yield the sums of answers, refusing other rows than those of the first pass.
+
+        The last sum is yielded before it is known that none is missing: who asks adds
+        up all of them first.
+        """
+        missing = dict(self._entries)
+        for found in answers:
+            if isinstance(found, Failure):
+                raise ArmijoError(
+                    f"A worker could not sum: {shown_reason(found)} {_KEPT}"
+                )
+            refuse_facts(found.entry.facts, "A worker", _KEPT)
+            if missing.pop(found.place, None) != found.entry:
+                raise ArmijoError(
+                    "Expected each partition once and as it was when the run began, "
+                    f"got one that changed or was counted twice. {_KEPT}"
+                )
+            if found.exact is not None:
+                yield found.exact
+        if missing:
+            raise ArmijoError(
+                f"Expected the sums of all partitions, {len(missing)} were lost. "
+                f"{_KEPT}"
+            )
+
+    def parts(self) -> tuple[Any, ...]:
+        """Return the manifest: number of rows and digest of each block, sorted."""
+        return tuple(sorted((e.n_rows, e.digest.hex()) for e in self._entries.values()))
+
+
+_KEPT = (
+    "Nothing of this total was released; what was charged stays charged. Bring the "
+    "rows or workers back and resume."
+)
+
+
+def shown_reason(failed: Failure) -> str:
+    """Return what a worker said, as one sentence of at most some length."""
+    return f"{shown(failed.reason, most=400).rstrip('.')}."

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of Dask: partitions are coded once, and stay and are summed with the workers.
+
+A step sends its task to every partition and adds the sums as they come.  A partition
+whose worker died is made again by the scheduler, from the table's own graph.
+"""
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from armijo.data.blocks import SumTask
+from armijo.engines.blocks import (
+    Answer,
+    Block,
+    Encode,
+    EngineRows,
+    Failure,
+    answer,
+    code_block,
+    entry_of,
+    facts,
+    failure,
+    refuse_facts,
+)
+from armijo.errors import ArmijoError
+from armijo.tables.cells import shown
+
+_LABELS = "y"
+_MEMORY_SHARE = 0.25  # of the workers' memory, for features that are held
+
+
+def open_dask(X: Any, y: Any) -> tuple["DaskTable", str | None]:
+    """Return a table of Dask with its labels, and the name of their column."""
+    array = not hasattr(X, "columns")
+    if array and (X.ndim != 2 or X.dtype.kind not in "fiub"):
+        raise ValueError(
+            f"Expected rows of numbers, got an array of {X.ndim} dimensions and type "
+            f"{X.dtype}. Nothing was spent."
+        )
+    if array:
+        X = X.rechunk({1: -1})
+        names = [f"x{place}" for place in range(X.shape[1])]
+        head = pd.DataFrame(np.empty((0, len(names)), X.dtype), columns=names)
+        parts = list(np.ravel(X.to_delayed()))
+    else:
+        head, parts = X._meta, X.to_delayed()
+    if y is None or isinstance(y, str):
+        return DaskTable(head, parts, named=not array), y
+    name = _LABELS
+    while name in head.columns:
+        name += "_"
+    labels = _labels(parts, X, y)
+    head = head.assign(**{name: pd.Series([], dtype=y._meta.dtype)})
+    return DaskTable(head, parts, labels, named=not array), name
+
+
+def _labels(parts: list[Any], X: Any, y: Any) -> list[Any]:
+    """Return the labels of each partition."""
+    if not hasattr(y, "to_delayed") or getattr(y, "ndim", 1) != 1:
+        raise ValueError(
+            "Expected y to be a column's name, or a Series or Array of Dask that lies "
+            f"as the rows do, got {type(y).__name__}. Nothing was spent."
+        )
+    if hasattr(X, "chunks") and hasattr(y, "chunks") and X.shape[0] == y.shape[0]:
+        y = y.rechunk((X.chunks[0],))  # of unknown lengths none is equal to another
+    labels = list(np.ravel(y.to_delayed()))
+    if len(labels) != len(parts):
+        raise ValueError(
+            f"Expected labels in as many partitions as rows, got {len(labels)} for "
+            f"{len(parts)}; repartition one of them. Nothing was spent."
+        )
+    return labels
+
+
+@dataclass(frozen=True, eq=False)
+class DaskTable:
+    """A table of Dask: a delayed frame or array for each partition, and its labels."""
+
+    meta: pd.DataFrame
+    parts: Sequence[Any]
+    labels: Sequence[Any] | None = None
+    named: bool = True
+    encode: Encode | None = None
+
+    def head(self) -> pd.DataFrame:
+        """Return the names and types of the columns as a frame without rows."""
+        return self.meta.iloc[:0]
+
+    def rows(
+        self,
+        encode: Encode,
+        *,
+        columns: Sequence[str],
+        cell_bytes: int,
+        features: int = 0,
+        memory: int | None = None,
+    ) -> EngineRows:
+        """Code all partitions where they lie, for a run."""
+        from dask import delayed
+
+        client = connected()
+        most = _memory(client) if memory is None else memory
+        # Features of single columns, then those with products: both are held.
+        held_rows = most / (len(self.parts) * (cell_bytes + 16 * features))
+        code = _Code(encode, tuple(self.meta.columns), tuple(columns), held_rows)
+        coded, run = delayed(code, pure=False), uuid4().hex
+        labels = self.labels or [None] * len(self.parts)
+        pairs = enumerate(zip(self.parts, labels, strict=True))
+        with _spoken("Nothing was spent."):
+            blocks = client.compute(
+                [coded(k, *p, dask_key_name=f"armijo-{run}-{k}") for k, p in pairs]
+            )
+            entries = client.gather(client.map(entry_of, blocks, pure=False))
+        return EngineRows(entries, partial(_ask, client, blocks))
+
+
+@dataclass(frozen=True, eq=False)
+class _Code:
+    """Codes a partition in its worker; what it holds is public."""
+
+    encode: Encode
+    names: tuple[str, ...]
+    columns: tuple[str, ...]
+    held_rows: float
+
+    def __call__(self, place: int, part: Any, labels: Any) -> Block | Failure:
+        """Return the coded partition."""
+        try:
+            if labels is not None and len(labels) != len(part):
+                return Failure("another number of labels than of rows in a partition")
+            own = self.names if labels is None else self.names[:-1]
+            frame = pd.DataFrame(part, columns=pd.Index(own))
+            if labels is not None:
+                frame = frame.assign(**{self.names[-1]: np.asarray(labels)})
+            frame = frame[list(self.columns)]
+        except Exception as error:  # logged by Dask together with the rows
+            return failure(error)
+        return code_block(self.encode, place, frame, held_rows=self.held_rows)
+
+
+def _ask(
+    client: Any, blocks: Sequence[Any], task: SumTask
+) -> Iterator[Answer | Failure]:
+    """Send a task to all partitions, and yield the answers as they come."""
+    from distributed import as_completed
+
+    with _spoken("Nothing of this total was released; what was charged stays charged."):
+        # The task is made in a worker, from which others take it; unlike scattered
+        # data it can be made again.
+        sent = client.submit(pickle.loads, pickle.dumps(task), pure=False)
+        asked = client.map(answer, [sent] * len(blocks), blocks, pure=False)
+        for _, found in as_completed(asked, with_results=True):
+            yield found
+
+
+@contextmanager
+def _spoken(end: str) -> Iterator[None]:
+    """Say what became of the workers in words, without what they hold."""
+    try:
+        yield
+    except ArmijoError:
+        raise
+    except Exception as error:
+        raise ArmijoError(
+            f"Expected workers of Dask that answer, got {type(error).__name__}; look "
+            f"into their logs. {end}"
+        ) from None
+
+
+def connected() -> Any:
+    """Return the client of this process, whose workers compute as the driver does.
+
+    Raises
+    ------
+    ArmijoError
+        There is none, it has lost its scheduler, there are no workers, or one has
+        other versions or another processor.
+    """
+    from distributed import get_client
+
+    try:
+        client = get_client()
+        found = client.run(facts)
+    except Exception as error:
+        raise ArmijoError(
+            "Expected a client of Dask with workers that have armijo installed, got "
+            f"{type(error).__name__}: {shown(error, most=200)}. Make one first, "
+            "distributed.Client(address). Nothing was spent."
+        ) from None
+    if not found:
+        raise ArmijoError(
+            "Expected workers at the scheduler of Dask, got none. Nothing was spent."
+        )
+    for address, own in found.items():
+        refuse_facts(own, f"The worker {address}")
+    return client
+
+
+def _memory(client: Any) -> float:
+    """Return the bytes that workers may hold of features."""
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    return _MEMORY_SHARE * sum(worker["memory_limit"] or 0 for worker in workers)
+
+
+def predict_dask(
+    predict: Callable[[Any], Any], X: Any, dtype: Any, width: int | None
+) -> Any:
+    """Return what a model says of a table of Dask, partition by partition, lazily.
+
+    An Array for an Array; for a DataFrame a Series, or a DataFrame with ``width``
+    columns, with the index of the rows.
+    """
+    like = np.empty((0,) if width is None else (0, width), dtype)
+    call = _Predict(predict, like)
+    if hasattr(X, "columns"):
+        return X.map_partitions(call.framed, meta=call.framed(X._meta.iloc[:0]))
+    X = X.rechunk({1: -1})
+    if width is None:
+        return X.map_blocks(call, drop_axis=1, meta=like)
+    return X.map_blocks(call, chunks=(X.chunks[0], (width,)), meta=like)
+
+
+@dataclass(frozen=True, eq=False)
+class _Predict:
+    """Predicts a partition in its worker."""
+
+    predict: Callable[[Any], Any]
+    like: NDArray[Any]
+
+    def __call__(self, part: Any) -> NDArray[Any]:
+        """Return predictions; none of no rows."""
+        return np.asarray(self.predict(part)) if len(part) else self.like
+
+    def framed(self, part: Any) -> Any:
+        """Return predictions with the index of their rows."""
+        made = pd.Series if self.like.ndim == 1 else pd.DataFrame
+        return made(self(part), index=part.index)

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a block of a streamed table becomes rows and labels, each row by itself.
+
+Picklable functions of a frame: what they hold is public.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.utils import column_or_1d
+
+from armijo.data.coded import CodedRows, ColumnInfo
+from armijo.data.query import Taken
+from armijo.errors import TableError
+from armijo.estimators.base import for_loss, positions
+from armijo.tables.cells import listed, shown, suggestion
+from armijo.tables.coder import code_column, code_table
+from armijo.tables.columns import Label, Target
+from armijo.tables.linear import encode
+from armijo.tables.schema import Schema
+
+Labels = NDArray[Any]
+
+
+def margin_labels(places: NDArray[np.int64], n_classes: int) -> NDArray[np.float64]:
+    """Return labels of a coded table as the loss takes them; NaN is a blank row."""
+    labels = for_loss(places, n_classes).astype(np.float64)
+    return np.where(places < 0, np.nan, labels)
+
+
+def named_column(frame: pd.DataFrame, name: str) -> pd.Series:
+    """Return the column that y names, refusing a name that is none."""
+    if name not in frame.columns:
+        names = [str(column) for column in frame.columns]
+        raise TableError(
+            f"Expected y to name a column of the table, got {shown(name)}"
+            f"{suggestion(name, names)}; the table has {listed(names)}. Nothing was "
+            "spent."
+        )
+    return frame[name]
+
+
+def refuse_labels(y: Any) -> None:
+    """Refuse labels beside a stream, whose rows come in no order that is known."""
+    if y is not None and not isinstance(y, str):
+        raise ValueError(
+            "Expected y to be the name of a column for rows that are streamed, got "
+            f"{type(y).__name__}; add the labels to the table. Nothing was spent."
+        )
+
+
+def declared_classes(classes: Any, column: pd.Series) -> NDArray[Any]:
+    """Return the public classes of a streamed column; they are never read from it."""
+    if classes is None and pd.api.types.is_bool_dtype(column.dtype):
+        classes = [False, True]
+    if classes is None or len(classes) < 2:
+        raise ValueError(
+            f"Expected at least two classes= for rows that are streamed, got "
+            f"{classes!r}: they are not read from the labels. Nothing was spent."
+        )
+    return np.unique(np.asarray(classes))
+
+
+@dataclass(frozen=True, eq=False)
+class ClassLabels:
+    """Reads the labels of a block: of a declared label, or of a list of classes."""
+
+    column: Label | str
+    classes: NDArray[Any]
+
+    @property
+    def name(self) -> str:
+        """The column of the table."""
+        return self.column if isinstance(self.column, str) else self.column.name
+
+    def __call__(self, frame: pd.DataFrame) -> Labels:
+        """Return labels as the loss of a coded table takes them."""
+        return margin_labels(self.places(frame), len(self.classes))
+
+    def places(self, frame: pd.DataFrame) -> NDArray[np.int64]:
+        """Return the place of each label among the classes."""
+        if isinstance(self.column, Label):
+            return code_column(frame, self.column).astype(np.int64)
+        return positions(column_or_1d(frame[self.column]), self.classes)
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """Reads the targets of a block."""
+
+    column: Target
+
+    @property
+    def name(self) -> str:
+        """The column of the table."""
+        return self.column.name
+
+    def __call__(self, frame: pd.DataFrame) -> Labels:
+        """Return numbers, NaN where a row is blank."""
+        return code_column(frame, self.column).astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class TableBlock:
+    """Codes a block of a table by its schema."""
+
+    schema: Schema
+    columns: tuple[ColumnInfo, ...]
+    response: ClassLabels | Targets
+    names: tuple[str, ...]
+
+    def refuse_types(self, head: pd.DataFrame) -> None:
+        """Refuse columns of a type that cannot be what was declared, without rows."""
+        for column in self.schema.columns:
+            if column.name in self.names:
+                column.code(head[column.name])
+        self.response(head)
+
+    def __call__(self, frame: pd.DataFrame) -> Taken:
+        """Return coded cells and labels."""
+        table = code_table(frame[list(self.names)], self.schema, columns=self.columns)
+        return CodedRows(table, self.response(frame)).take(None)
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayBlock:
+    """Takes the numbers of a block as they are, for a linear model."""
+
+    names: tuple[str, ...]
+    labels: ClassLabels
+
+    def __call__(self, frame: pd.DataFrame) -> Taken:
+        """Return an array of numbers, and labels."""
+        X = frame[list(self.names)].to_numpy(dtype=np.float64, na_value=np.nan)
+        places = self.labels.places(frame)
+        return Taken(X, for_loss(places, len(self.labels.classes)))
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledBlock:
+    """Scales a block by the public bounds of a schema, for a linear model."""
+
+    schema: Schema
+
+    @property
+    def column_names(self) -> list[str]:
+        """The columns that are read."""
+        wanted = (c for c in self.schema.columns if c.is_feature or c.kind == "label")
+        return [column.name for column in wanted]
+
+    def __call__(self, frame: pd.DataFrame) -> Taken:
+        """Return features in [0, 1], and labels."""
+        X, places = encode(frame, self.schema)
+        assert places is not None
+        return Taken(X, for_loss(places, len(self.schema.classes)))

@@ -1,0 +1,580 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables larger than memory: record batches of Arrow, read again for every pass.
+
+What is looked at before the first charge is public: names and types of the columns,
+numbers of rows, sizes.  Columns are projected at the reader, which stays two batches
+ahead.  Each block is coded as it is read (:mod:`armijo.tables.coder`) and answers
+exact sums (:mod:`armijo.data.blocks`), so a model does not depend on batch sizes or on
+the order of the files; memory does not grow with the rows.  Blocks that fit a limit
+are kept, which changes nothing but the time.
+"""
+
+import glob
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from armijo.data.blocks import ExactSum, SumTask, block_total
+from armijo.data.integer_rows import free_memory
+from armijo.data.query import Rows, Taken
+from armijo.errors import ArmijoError, TableError
+from armijo.tables.cells import listed, shown
+from armijo.tables.frames import arrow_to_pandas
+from armijo.tables.reader import PANDAS_INDEX
+
+AHEAD = 2
+"""Batches that are read before they are asked for."""
+_ROW_BYTES = 64  # labels, scores, limits and the like of a row that is kept
+_BLOCK_NUMBERS = 1 << 24  # numbers of a block's features
+_BLOCK_MEMORY = 1 << 28  # bytes that the features of a block may take
+_MOST_ROWS = 1 << 16  # of a block
+_HASHED = 1 << 22  # bytes of a file that are hashed at a time
+
+Item = TypeVar("Item")
+Batches = Iterator[pa.RecordBatch]
+Read = Callable[[Sequence[str], int], Iterable[pa.RecordBatch]]
+"""Opens a reader of some columns with so many rows in a batch."""
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Rows that are read one after the other: a file, or a query.
+
+    Attributes
+    ----------
+    name : str
+        What errors call it.
+    n_rows : int
+        The number of its rows, from its metadata.
+    n_bytes : int
+        What a pass reads of it at most.
+    read : callable
+        Opens a reader.
+    stamp : callable
+        Returns what changes when the piece does, without reading it.
+    digests : callable or None
+        Returns digests of its content; None where that is not known.
+    """
+
+    name: str
+    n_rows: int
+    n_bytes: int
+    read: Read
+    stamp: Callable[[], object] = field(default=lambda: None)
+    digests: Callable[[], tuple[str, ...]] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedTable:
+    """A table in pieces, with the names and types that they share.
+
+    Made by :func:`open_stream`.  ``encode`` codes a block for a model that does not
+    code it by itself.
+    """
+
+    schema: pa.Schema
+    pieces: tuple[Piece, ...]
+    encode: Callable[[pd.DataFrame], Taken] | None = None
+    named: ClassVar[bool] = True
+
+    def __len__(self) -> int:
+        """Return the number of rows, from metadata."""
+        return sum(piece.n_rows for piece in self.pieces)
+
+    @property
+    def n_bytes(self) -> int:
+        """What a pass reads at most."""
+        return sum(piece.n_bytes for piece in self.pieces)
+
+    def head(self) -> pd.DataFrame:
+        """Return the names and types of the columns as a frame without rows."""
+        return arrow_to_pandas(self.schema.empty_table())
+
+    def rows(
+        self,
+        encode: Callable[[pd.DataFrame], Taken],
+        *,
+        columns: Sequence[str],
+        cell_bytes: int,
+        features: int = 0,
+        memory: int | None = None,
+    ) -> "StreamedRows":
+        """Return the rows for a run; parameters are those of :class:`StreamedRows`."""
+        return StreamedRows(
+            self,
+            encode,
+            columns=columns,
+            cell_bytes=cell_bytes,
+            features=features,
+            memory=memory,
+        )
+
+    def frames(
+        self, columns: Sequence[str] | None = None, height: int = _MOST_ROWS
+    ) -> Iterator[pd.DataFrame]:
+        """Yield all rows, so many at a time, none of the frames empty.
+
+        Raises
+        ------
+        ArmijoError
+            A piece changed while it was read, or cannot be read.
+        """
+        names = list(self.schema.names if columns is None else columns)
+        for piece in self.pieces:
+            before, count = piece.stamp(), 0
+            with _named(piece):
+                for batch in ahead(iter(piece.read(names, height))):
+                    count += batch.num_rows
+                    if batch.num_rows:
+                        yield arrow_to_pandas(pa.Table.from_batches([batch]))
+            if count != piece.n_rows or piece.stamp() != before:
+                raise _changed(piece.name)
+
+
+@contextmanager
+def _named(piece: Piece) -> Iterator[None]:
+    """Name the piece in an error of its reader."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise ArmijoError(
+            f"{piece.name}: Expected rows that can be read, got "
+            f"{shown(error, most=200)}; write the file again. Nothing of this pass was "
+            "released; what was charged stays charged."
+        ) from None
+    except TableError as error:
+        raise TableError(f"{piece.name}: {error}") from None
+
+
+def _changed(name: str) -> ArmijoError:
+    return ArmijoError(
+        f"{name}: Expected the file as it was when the run began, got a changed one. "
+        "Nothing of this pass was released; what was charged stays charged. Bring the "
+        "file back and resume."
+    )
+
+
+def ahead(items: Iterator[Item], most: int = AHEAD) -> Iterator[Item]:
+    """Yield items that a thread makes, at most so many ahead of who takes them."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = deque(pool.submit(next, items, None) for _ in range(most))
+        while (item := waiting.popleft().result()) is not None:
+            waiting.append(pool.submit(next, items, None))
+            yield item
+
+
+class StreamedRows:
+    """The rows of a streamed table, for the gate: answers totals only.
+
+    Parameters
+    ----------
+    table : StreamedTable
+        Where rows are read from.
+    encode : callable
+        From a frame to the rows and labels that queries see, each row by itself.
+    columns : sequence of str
+        The columns that ``encode`` needs.
+    cell_bytes, features : int
+        Bytes of a coded row, and the most features that it becomes.
+    memory : int or None
+        Bytes that may be kept; None is half of what is free now.
+    height : int or None
+        Rows of a block; None is chosen by the number of features.
+    """
+
+    def __init__(
+        self,
+        table: StreamedTable,
+        encode: Callable[[pd.DataFrame], Taken],
+        *,
+        columns: Sequence[str],
+        cell_bytes: int,
+        features: int = 0,
+        memory: int | None = None,
+        height: int | None = None,
+    ) -> None:
+        self._table, self._encode, self._columns = table, encode, list(columns)
+        self._n_rows = len(table)
+        most = free_memory() if memory is None else memory
+        self.plan = MemoryPlan.of(self._n_rows, cell_bytes, features, most, height)
+        self._stamps = [piece.stamp() for piece in table.pieces]
+        self._held: list[Any] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of rows when the run began."""
+        return self._n_rows
+
+    def total(self, task: SumTask) -> ExactSum:
+        """Return the exact sum over all blocks, read in the order of the files."""
+        if self._held is not None:
+            return block_total(task, map(self._rows, self._held))
+        for piece, stamp in zip(self._table.pieces, self._stamps, strict=True):
+            if piece.stamp() != stamp:
+                raise _changed(piece.name)
+        held: list[Any] = []
+        exact = block_total(task, map(self._rows, self._read(held)))
+        if self.plan.keeps_cells:
+            self._held = held
+        return exact
+
+    def _read(self, held: list[Any]) -> Iterator[Any]:
+        for frame in self._table.frames(self._columns, self.plan.height):
+            block: Any = self._encode(frame)
+            if self.plan.keeps_features:  # with a cache that lasts for the run
+                block = Rows(block.X, block.y, run_cache={}, memory=self.plan.held)
+            if self.plan.keeps_cells:
+                held.append(block)
+            yield block
+
+    def _rows(self, block: Any) -> Rows:
+        if isinstance(block, Rows):
+            return block
+        return Rows(block.X, block.y, memory=self.plan.held)
+
+    def parts(self) -> tuple[Any, ...] | None:
+        """Return the manifest: name, rows, size and digests of each piece, in order.
+
+        None where a piece has no digests, such as a query.
+        """
+        manifest = []
+        for piece in self._table.pieces:
+            if piece.digests is None:
+                return None
+            entry = piece.name, piece.n_rows, piece.n_bytes, piece.digests()
+            manifest.append(entry)
+        return (tuple(self._table.schema.names), tuple(manifest))
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What is kept of the rows, from public numbers.
+
+    Attributes
+    ----------
+    height : int
+        Rows of a block.
+    keeps_cells, keeps_features : bool
+        Whether coded rows, and what they become, stay in memory for the run.
+    held : int
+        Bytes that the features of a block may take.
+    n_bytes : int
+        About how many bytes rows take together.
+    """
+
+    height: int
+    keeps_cells: bool
+    keeps_features: bool
+    held: int
+    n_bytes: int
+
+    @classmethod
+    def of(
+        cls,
+        n_rows: int,
+        cell_bytes: int,
+        features: int,
+        most: int,
+        height: int | None = None,
+    ) -> "MemoryPlan":
+        """Return the plan for so many rows and ``most`` bytes."""
+        if height is None:
+            usual = _BLOCK_NUMBERS // max(features, cell_bytes // 8, 1)
+            height = min(max(usual, 256), _MOST_ROWS)
+        coded = n_rows * (cell_bytes + _ROW_BYTES)
+        # Features of single columns, then those with products: both are held.
+        whole = coded + 2 * 8 * n_rows * features
+        block = height * (3 * cell_bytes + _ROW_BYTES + 8 * features)
+        kept = whole if whole <= most else coded * (coded <= most)
+        return cls(
+            height=height,
+            keeps_cells=coded <= most,
+            keeps_features=whole <= most,
+            held=_BLOCK_MEMORY,
+            n_bytes=kept + (AHEAD + 1) * block,
+        )
+
+
+def is_stream(X: object) -> bool:
+    """Say whether rows are read in pieces: a dataset, a lazy frame or a relation."""
+    return isinstance(X, StreamedTable | ds.Dataset) or _kind_of(X) is not None
+
+
+def _kind_of(X: object) -> str | None:
+    kind = type(X)
+    name = kind.__module__.partition(".")[0], kind.__name__
+    known = {
+        ("polars", "LazyFrame"): "polars",
+        ("duckdb", "DuckDBPyRelation"): "duckdb",
+        ("_duckdb", "DuckDBPyRelation"): "duckdb",
+    }
+    return known.get(name)
+
+
+def open_stream(X: Any) -> StreamedTable:
+    """Return a dataset of pyarrow, a LazyFrame or a relation as a streamed table."""
+    if isinstance(X, StreamedTable):
+        return X
+    kind = _kind_of(X)
+    if kind == "polars":
+        return _from_polars(X)
+    if kind == "duckdb":
+        return _from_duckdb(X)
+    return _from_dataset(X)
+
+
+def _from_polars(frame: Any) -> StreamedTable:
+    import polars
+
+    def read(names: Sequence[str], height: int) -> Iterator[pa.RecordBatch]:
+        chosen = frame.select([polars.col(name) for name in names])
+        for part in chosen.collect_batches(chunk_size=height, maintain_order=False):
+            yield from part.to_arrow().to_batches(max_chunksize=height)
+
+    n_rows = int(frame.select(polars.len()).collect().item())
+    empty = frame.head(0).collect().to_arrow()
+    size = n_rows * 8 * len(empty.schema)
+    return StreamedTable(empty.schema, (Piece("the lazy frame", n_rows, size, read),))
+
+
+def _from_duckdb(relation: Any) -> StreamedTable:
+    def read(names: Sequence[str], height: int) -> Iterable[pa.RecordBatch]:
+        quoted = ('"' + name.replace('"', '""') + '"' for name in names)
+        found: Iterable[pa.RecordBatch] = relation.project(
+            ", ".join(quoted)
+        ).fetch_arrow_reader(height)
+        return found
+
+    n_rows = int(relation.aggregate("count(*)").fetchone()[0])
+    schema = relation.limit(0).fetch_arrow_reader(1).schema
+    size = n_rows * 8 * len(schema)
+    return StreamedTable(schema, (Piece("the relation", n_rows, size, read),))
+
+
+def _from_dataset(dataset: ds.Dataset) -> StreamedTable:
+    """Return a dataset, file by file where it consists of whole files."""
+    fragments = list(dataset.get_fragments())
+    filtered = bool(getattr(dataset, "_scan_options", None))
+    if filtered or not all(isinstance(f, ds.ParquetFileFragment) for f in fragments):
+
+        def read(names: Sequence[str], height: int) -> Iterable[pa.RecordBatch]:
+            return dataset.scanner(
+                columns=list(names),
+                batch_size=height,
+                batch_readahead=AHEAD,
+                fragment_readahead=1,
+            ).to_batches()
+
+        n_rows = dataset.count_rows()
+        size = n_rows * 8 * len(dataset.schema)
+        return StreamedTable(
+            dataset.schema, (Piece("the dataset", n_rows, size, read),)
+        )
+    return _of_files(
+        [(f.path, f.filesystem, f) for f in fragments], dataset.schema, "the dataset"
+    )
+
+
+def find_stream(
+    path: str | os.PathLike[str],
+    *,
+    memory: int | None = None,
+    everything: bool = False,
+) -> StreamedTable | None:
+    """Return the Parquet files of a folder, a pattern or an address.
+
+    None is for a file that is read whole: CSV, or a Parquet file that fits ``memory``
+    (None is half of what is free), unless ``everything`` asks for that as well.
+
+    Raises
+    ------
+    TableError
+        Nothing matches, or files do not belong together; the file, and the column, is
+        named.  Only metadata is read.
+    """
+    text = os.fspath(path)
+    if "://" in text:
+        filesystem, inside = pafs.FileSystem.from_uri(text)
+        return _of_files(_remote_files(filesystem, inside), None, text)
+    local = pafs.LocalFileSystem()
+    if Path(text).is_dir():
+        inner = sorted(Path(text).rglob("*"))
+        found = [p for p in inner if p.is_file() and _is_named(p.name)]
+    elif glob.has_magic(text) and not Path(text).exists():
+        found = sorted(map(Path, glob.glob(text, recursive=True)))
+    elif text.lower().endswith(".parquet") and Path(text).is_file():
+        single = _of_files([(text, local, None)], None, text)
+        cells = 8 * len(single) * len(single.schema)
+        most = free_memory() if memory is None else memory
+        # A frame of pandas, its codes, and copies on the way.
+        return single if everything or 4 * cells > most else None
+    else:
+        return None
+    return _of_files([(str(p), local, None) for p in found], None, text)
+
+
+def _remote_files(
+    filesystem: pafs.FileSystem, inside: str
+) -> list[tuple[str, pafs.FileSystem, Any]]:
+    info = filesystem.get_file_info(inside)
+    if info.type == pafs.FileType.Directory:
+        entries = filesystem.get_file_info(pafs.FileSelector(inside, recursive=True))
+        paths = sorted(
+            entry.path
+            for entry in entries
+            if entry.type == pafs.FileType.File and _is_named(entry.base_name)
+        )
+    else:
+        paths = [inside] if info.type == pafs.FileType.File else []
+    return [(path, filesystem, None) for path in paths]
+
+
+def _is_named(name: str) -> bool:
+    return not name.startswith((".", "_"))
+
+
+def _of_files(
+    files: list[tuple[str, pafs.FileSystem, Any]], schema: pa.Schema | None, text: str
+) -> StreamedTable:
+    """Return files as one table, refusing those that do not belong together."""
+    if not files:
+        raise TableError(
+            f"{text}: Expected Parquet files, got none: nothing matches. Check the "
+            "path. Nothing was spent."
+        )
+    pieces = []
+    whole = schema
+    for path, filesystem, fragment in files:
+        own, piece = _parquet(path, filesystem, fragment, schema)
+        whole = own if whole is None else whole
+        _refuse_other_schema(path, own, files[0][0], whole, partitioned=bool(schema))
+        pieces.append(piece)
+    assert whole is not None
+    fields = [f for f in whole if schema or not PANDAS_INDEX.fullmatch(f.name)]
+    return StreamedTable(pa.schema(fields), tuple(pieces))
+
+
+def _refuse_other_schema(
+    path: str, own: pa.Schema, first: str, whole: pa.Schema, *, partitioned: bool
+) -> None:
+    """Refuse a file whose columns or types are not those of the first."""
+    missing = [name for name in whole.names if name not in own.names]
+    extra = [name for name in own.names if name not in whole.names]
+    if (missing and not partitioned) or extra:
+        what = f"it lacks {listed(missing)}" if missing else f"it has {listed(extra)}"
+        raise TableError(
+            f"{path}: Expected the columns of {first}, but {what}; write the files "
+            "with one schema. Nothing was spent."
+        )
+    for name in own.names:
+        kinds = own.field(name).type, whole.field(name).type
+        if kinds[0] != kinds[1]:
+            raise TableError(
+                f"{path}: Expected column {shown(name)} to have the type {kinds[1]} as "
+                f"in {first}, got {kinds[0]}; write the files with one schema. Nothing "
+                "was spent."
+            )
+
+
+def _parquet(
+    path: str, filesystem: pafs.FileSystem, fragment: Any, schema: pa.Schema | None
+) -> tuple[pa.Schema, Piece]:
+    """Return the schema and the rows of a Parquet file, from its metadata."""
+    size = filesystem.get_file_info(path).size
+    if not size:
+        raise TableError(
+            f"{path}: Expected a Parquet file, got an empty file; remove it or write "
+            "it again. Nothing was spent."
+        )
+    try:
+        with filesystem.open_input_file(path) as source:
+            file = pq.ParquetFile(source)
+            metadata, own = file.metadata, file.schema_arrow
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise TableError(
+            f"{path}: Expected a Parquet file, got {shown(error, most=200)}; write it "
+            "again. Nothing was spent."
+        ) from None
+    if metadata.num_rows == 0:
+        raise TableError(
+            f"{path}: Expected rows, got an empty table; remove the file. Nothing was "
+            "spent."
+        )
+    _refuse_truncated(path, size, metadata)
+
+    def read(names: Sequence[str], height: int) -> Iterable[pa.RecordBatch]:
+        if fragment is not None and not set(names) <= set(own.names):
+            yield from fragment.to_batches(  # with columns from the path
+                schema=schema,
+                columns=list(names),
+                batch_size=height,
+                batch_readahead=AHEAD,
+                fragment_readahead=1,
+            )
+            return
+        with filesystem.open_input_file(path) as source:
+            file = pq.ParquetFile(source)
+            # By row group, so that groups of any size are decoded batch by batch.
+            for group in range(file.num_row_groups):
+                for batch in file.iter_batches(height, [group], columns=list(names)):
+                    yield batch.select(names)
+
+    def stamp() -> object:
+        info = filesystem.get_file_info(path)
+        return info.type, info.size, info.mtime_ns
+
+    def digests() -> tuple[str, ...]:
+        return _digests(path, filesystem, metadata)
+
+    return own, Piece(path, metadata.num_rows, size, read, stamp, digests)
+
+
+def _group_ends(metadata: Any, group: int) -> tuple[int, int]:
+    """Return where the pages of a row group begin and end in the file."""
+    chunks = [metadata.row_group(group).column(k) for k in range(metadata.num_columns)]
+    starts = [
+        min(chunk.data_page_offset, chunk.dictionary_page_offset or 1 << 62)
+        for chunk in chunks
+    ]
+    ends = [
+        start + chunk.total_compressed_size
+        for start, chunk in zip(starts, chunks, strict=True)
+    ]
+    return min(starts), max(ends)
+
+
+def _refuse_truncated(path: str, size: int, metadata: Any) -> None:
+    """Refuse row groups that reach beyond the pages of the file."""
+    room = size - metadata.serialized_size - 8  # length of the footer, magic bytes
+    for group in range(metadata.num_row_groups):
+        end = _group_ends(metadata, group)[1]
+        if end > room:
+            raise TableError(
+                f"{path}: Expected row group {group} to end within the file, got one "
+                f"that is cut off: it needs {end} bytes of {room}. Write the file "
+                "again. Nothing was spent."
+            )
+
+
+def _digests(path: str, filesystem: pafs.FileSystem, metadata: Any) -> tuple[str, ...]:
+    """Return the digest of the bytes of each row group; the file is read for it."""
+    found = []
+    with filesystem.open_input_file(path) as source:
+        for group in range(metadata.num_row_groups):
+            start, end = _group_ends(metadata, group)
+            digest = blake2b(digest_size=16)
+            for place in range(start, end, _HASHED):
+                digest.update(source.read_at(min(_HASHED, end - place), place))
+            found.append(digest.hexdigest())
+    return tuple(found)

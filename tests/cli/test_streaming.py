@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables in pieces: the same model, bit for bit, and errors before any charge."""
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from armijo import PrivateClassifier, PrivateLogisticRegression, PrivateRegressor
+from armijo.cli import app
+from armijo.cli.fit import fit_table
+from armijo.errors import ArmijoError, TableError
+from armijo.tables.stream import StreamedTable, find_stream, open_stream
+
+N = 900
+SCHEMA = """
+version = 2
+reviewed = true
+target = "label"
+
+[[columns]]
+name = "age"
+kind = "numeric"
+low = 0
+high = 100
+
+[[columns]]
+name = "sex"
+kind = "categorical"
+categories = ["f", "m"]
+
+[[columns]]
+name = "label"
+kind = "label"
+classes = ["lo", "hi"]
+"""
+SEEDED = {"epsilon": 2.0, "delta": 1e-5, "random_state": 7}
+
+
+def people() -> pa.Table:
+    rng = np.random.default_rng(0)
+    age = rng.uniform(0, 100, N).astype(np.float32)
+    frame = pd.DataFrame({"age": age, "sex": rng.choice(["f", "m", "x"], N)})
+    frame["label"] = np.where(age + rng.normal(size=N) > 50, "hi", "lo")
+    frame.loc[3, "age"], frame.loc[5, "label"] = np.nan, None
+    return pa.Table.from_pandas(frame, preserve_index=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three files with small row groups, a single one, and a schema."""
+    data, table = tmp_path / "data", people()
+    data.mkdir()
+    for part in range(3):
+        piece = table.slice(part * 300, 300)
+        pq.write_table(piece, data / f"part-{part}.parquet", row_group_size=130)
+    pq.write_table(table, tmp_path / "whole.parquet")
+    (tmp_path / "schema.toml").write_text(SCHEMA)
+    return tmp_path
+
+
+def fitted(folder: Path, table: str, out: str, **options):
+    given = {"kind": "additive", "parameters": SEEDED, **options}
+    given |= {"schema": folder / "schema.toml", "out": folder / out}
+    return fit_table(folder / table, **given)
+
+
+def fitted_model(folder: Path, out: str) -> dict:
+    """Return the model without what a ledger is called and when it was written."""
+    model = json.loads((folder / out / "model.json").read_text())
+    return {name: part for name, part in model.items() if name != "privacy"}
+
+
+@pytest.mark.parametrize("kind", ["additive", "logistic"])
+def test_files_stream_to_the_model_of_one_table_in_memory(folder, kind):
+    fitted(folder, "whole.parquet", "memory", kind=kind)
+    expected = fitted_model(folder, "memory")
+    fitted(folder, "data", "kept", kind=kind)
+    assert fitted_model(folder, "kept") == expected
+    fitted(folder, "data/part-*.parquet", "streamed", kind=kind, memory=0)
+    assert fitted_model(folder, "streamed") == expected
+
+
+def test_neither_batch_sizes_nor_the_order_of_files_change_a_bit(folder, monkeypatch):
+    expected = PrivateClassifier(classes=["hi", "lo"], random_state=1)
+    expected.fit(people(), "label")
+    stream = find_stream(folder / "data")
+    reverse = replace(stream, pieces=stream.pieces[::-1])
+    for height in (17, 256):
+        monkeypatch.setattr("armijo.tables.stream._BLOCK_NUMBERS", 1)
+        monkeypatch.setattr("armijo.tables.stream._MOST_ROWS", height)
+        found = PrivateClassifier(classes=["hi", "lo"], random_state=1)
+        found.fit_resumable(reverse, "label", memory=0)
+        rows = people().drop_columns("label")
+        scores = found.decision_function(rows)
+        np.testing.assert_array_equal(scores, expected.decision_function(rows))
+
+
+def lazy_frame(table: pa.Table):
+    return pytest.importorskip("polars").from_arrow(table).lazy()
+
+
+def relation(table: pa.Table):
+    return pytest.importorskip("duckdb").from_arrow(table)
+
+
+@pytest.mark.parametrize("made", [ds.dataset, lazy_frame, relation])
+def test_datasets_lazy_frames_and_relations_are_streams(made):
+    numbers = people().select(["age"]).append_column("twice", people()["age"])
+    linear = numbers.append_column("label", people()["label"])
+    known = {"classes": ["hi", "lo"], "random_state": 1}
+    expected = PrivateLogisticRegression(**known).fit(linear, "label")
+    found = PrivateLogisticRegression(**known).fit(made(linear), "label")
+    np.testing.assert_array_equal(found.coef_, expected.coef_)
+    expected = (
+        PrivateRegressor(random_state=1)
+        .fit(numbers, "age")
+        .predict(numbers.drop_columns("age"))
+    )
+    found = PrivateRegressor(random_state=1).fit(made(numbers), "age")
+    scores = found.predict(numbers.drop_columns("age"))
+    np.testing.assert_array_equal(scores, expected)
+
+
+def test_only_needed_columns_are_read(folder):
+    asked = []
+    stream = find_stream(folder / "data")
+    piece = stream.pieces[0]
+
+    def read(names, height):
+        asked.append(list(names))
+        return piece.read(names, height)
+
+    watched = replace(stream, pieces=(replace(piece, read=read),))
+    model = PrivateClassifier(
+        schema={"sex": "ignore"}, classes=["hi", "lo"], random_state=1
+    )
+    model.fit(watched, "label")
+    assert asked == [["age", "label"]]  # and once, since they were kept
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def killed_after(folder, out, batches, **options):
+    """Leave a run as a crash leaves it: charges beyond the checkpoint."""
+    parameters = {**SEEDED, "random_state": None}
+    checkpoint = folder / out / "checkpoint.safetensors"
+    held = []
+
+    def stop(record):
+        held.append(checkpoint.read_bytes())
+        if record.batch == batches:
+            raise Killed
+
+    with pytest.raises(Killed):
+        fitted(folder, "data", out, parameters=parameters, callback=stop, **options)
+    checkpoint.write_bytes(held[0])
+    return {"parameters": parameters, "resume": True, **options}
+
+
+def test_a_killed_run_goes_on_and_nothing_is_charged_twice(folder):
+    again = killed_after(folder, "out", 4, memory=0)
+    key = (folder / "out" / "checkpoint.safetensors.key").read_bytes()
+    assert b"part-0" not in key  # names and digests are in keyed tags only
+    outcome = fitted(folder, "data", "out", **again)  # a recharge would warn
+    assert outcome.finished
+    left = {path.name for path in (folder / "out").iterdir()}
+    assert not any("checkpoint" in name for name in left)
+    for path in (folder / "out").iterdir():
+        assert b"part-0" not in path.read_bytes()
+
+
+def test_a_file_that_changed_before_a_resume_ends_the_run(folder):
+    again = killed_after(folder, "out", 4, memory=0)
+    before = (folder / "out" / "ledger.jsonl").read_bytes()
+    shutil.copy(folder / "data/part-1.parquet", folder / "data/part-2.parquet")
+    with pytest.raises(ArmijoError, match="the rows that the run began with"):
+        fitted(folder, "data", "out", **again)
+    assert (folder / "out" / "ledger.jsonl").read_bytes() == before
+
+
+def test_a_file_that_changed_between_passes_ends_the_run(folder):
+    seen = []
+
+    def change(record):
+        seen.append(record.batch)
+        if record.batch == 2:
+            os.utime(folder / "data/part-1.parquet", ns=(1, 1))
+
+    with pytest.raises(ArmijoError, match=r"part-1\.parquet: Expected the file as it"):
+        fitted(folder, "data", "out", memory=0, callback=change)
+    assert seen == [0, 1, 2]
+
+
+def test_another_total_for_the_same_charge_ends_the_run(folder, monkeypatch):
+    again = killed_after(folder, "out", 4, memory=0)
+
+    def spoiled(frames):
+        def yielded(self, *given):
+            for frame in frames(self, *given):
+                frame["age"] = frame["age"] * 0.5
+                yield frame
+
+        return yielded
+
+    monkeypatch.setattr(StreamedTable, "frames", spoiled(StreamedTable.frames))
+    with pytest.raises(ArmijoError, match="came to another result"):
+        fitted(folder, "data", "out", **again)
+
+
+def bad_type(data):
+    table = people().slice(0, 9)
+    age = table["age"].cast(pa.string())
+    pq.write_table(table.set_column(0, "age", age), data / "part-9.parquet")
+    return r"part-9\.parquet: .*'age' to have the type float as in .*got string"
+
+
+def bad_columns(data):
+    pq.write_table(people().drop_columns("sex"), data / "part-9.parquet")
+    return r"part-9\.parquet: .*it lacks 'sex'"
+
+
+def empty_file(data):
+    (data / "part-9.parquet").write_bytes(b"")
+    return r"part-9\.parquet: .*empty file"
+
+
+def no_rows(data):
+    pq.write_table(people().slice(0, 0), data / "part-9.parquet")
+    return r"part-9\.parquet: .*an empty table"
+
+
+def truncated_file(data):
+    whole = (data / "part-0.parquet").read_bytes()
+    (data / "part-9.parquet").write_bytes(whole[:-40])
+    return r"part-9\.parquet: Expected a Parquet file"
+
+
+def truncated_group(data):
+    """Pages are gone, the footer is whole."""
+    whole = (data / "part-0.parquet").read_bytes()
+    footer = int.from_bytes(whole[-8:-4], "little") + 8
+    (data / "part-9.parquet").write_bytes(whole[:200] + whole[-footer:])
+    return r"part-9\.parquet: Expected row group \d to end within the file"
+
+
+def nothing(data):
+    shutil.rmtree(data)
+    data.mkdir()
+    return "got none: nothing matches"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        *(bad_type, bad_columns, empty_file, no_rows),
+        *(truncated_file, truncated_group, nothing),
+    ],
+)
+def test_bad_input_is_named_before_any_charge(folder, spoil):
+    said = spoil(folder / "data")
+    with pytest.raises(TableError, match=said):
+        fitted(folder, "data", "out")
+    assert not (folder / "out").exists()
+
+
+def test_a_column_of_the_wrong_type_is_refused_by_its_type(folder):
+    schema = SCHEMA.replace('"numeric"\nlow = 0\nhigh = 100', '"date"')
+    (folder / "schema.toml").write_text(schema)
+    with pytest.raises(TableError, match="Expected dates in column 'age', got numbers"):
+        fitted(folder, "data", "out")
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"y": np.zeros(N)}, "y to be the name of a column"),
+        ({"y": "lable"}, "did you mean 'label'"),
+        ({"y": "label", "sample_weight": np.ones(N)}, "no sample_weight"),
+        ({"y": "label", "person": np.ones(N)}, "rows of different people"),
+    ],
+)
+def test_what_needs_rows_in_memory_is_refused(given, said):
+    model = PrivateClassifier(classes=["hi", "lo"])
+    with pytest.raises((ValueError, TableError), match=said):
+        model.fit(ds.dataset(people()), **given)
+
+
+def test_classes_are_never_read_from_a_stream():
+    with pytest.raises(ValueError, match="two classes= for rows that are streamed"):
+        PrivateClassifier().fit(ds.dataset(people()), "label")
+    sampled = PrivateLogisticRegression(classes=["hi", "lo"], method="sgd")
+    numbers = ds.dataset(people().drop_columns("sex"))
+    with pytest.raises(ValueError, match="only sums over all rows, got DPSGD"):
+        sampled.fit(numbers, "label")
+
+
+def test_a_dry_run_reads_metadata_and_spends_nothing(folder, monkeypatch):
+    def refuse(*given, **named):
+        raise AssertionError("a row was read")
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", refuse)
+    monkeypatch.setattr(pq.ParquetFile, "read", refuse)
+    for table in ("data", "whole.parquet"):
+        args = ["fit", str(folder / table), "--schema", str(folder / "schema.toml")]
+        args += ["--out", str(folder / "out"), "--epsilon", "1", "--delta", "1e-5"]
+        result = CliRunner().invoke(app, [*args, "--dry-run", "--json"])
+        assert result.exit_code == 0, result.output
+        told = json.loads(result.stdout)
+        assert told["rows"] == N and told["rows_known_from"] == "file metadata"
+        assert told["spent"] == 0 and told["epsilon"] == 1
+        assert not (folder / "out").exists()
+
+
+def test_a_dry_run_counts_the_passes_of_the_fit(folder):
+    asked = []
+    stream = open_stream(ds.dataset(people()))
+    piece = stream.pieces[0]
+
+    def read(names, height):
+        asked.append(1)
+        return piece.read(names, height)
+
+    watched = replace(stream, pieces=(replace(piece, read=read),))
+    PrivateClassifier(schema=folder / "schema.toml", **SEEDED).fit_resumable(
+        watched, memory=0
+    )
+    args = ["fit", str(folder / "data"), "--schema", str(folder / "schema.toml")]
+    args += ["--out", str(folder / "out"), "--epsilon", "2", "--delta", "1e-5"]
+    result = CliRunner().invoke(app, [*args, "--dry-run", "--json", "--memory", "0"])
+    told = json.loads(result.stdout)
+    assert told["passes"] == told["reads_of_the_files"] == len(asked)

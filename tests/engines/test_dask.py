@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""On a real cluster of two processes: the same bits as in memory, whatever happens."""
+
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from armijo import (
+    PrivateClassifier,
+    PrivateLinearSVC,
+    PrivateLogisticRegression,
+    PrivateRegressor,
+)
+from armijo.data.blocks import SumTask
+from armijo.data.query import Rows, Taken
+from armijo.engines import open_blocks
+from armijo.engines.blocks import Answer, Failure, facts, refuse_facts
+from armijo.errors import ArmijoError, TableError
+from armijo.methods.sgd import DPSGD
+
+pytest.importorskip("distributed", reason="needs the extra armijo[dask]")
+dd = pytest.importorskip("dask.dataframe", reason="needs the extra armijo[dask]")
+da = pytest.importorskip("dask.array", reason="needs the extra armijo[dask]")
+
+N = 600
+FEATURES = ["age", "town"]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::armijo.errors.ModelWarning"),
+    # A worker that a test kills leaves its sockets to the collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def client():
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
+        Client(cluster) as connected,
+    ):
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def people():
+    rng = np.random.default_rng(0)
+    age = rng.integers(18, 90, N).astype(float)
+    age[3] = np.nan
+    town = pd.array(rng.choice(["a", "b", "c"], N), "str")
+    income = np.where(age + rng.normal(0, 10, N) > 50, "high", "low")
+    return pd.DataFrame({"age": age, "town": town, "income": income.astype(object)})
+
+
+def classifier(**more):
+    given = {"epsilon": 1.0, "classes": ["low", "high"], "random_state": 7}
+    return PrivateClassifier(**given | more)
+
+
+def numbers():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(N, 4)).astype(np.float32)
+    y = (X[:, 0] + 0.3 * rng.normal(size=N) > 0).astype(int)
+    X[5] = np.nan
+    return X, y
+
+
+def same(one, other, X):
+    assert np.array_equal(one.decision_function(X), other.decision_function(X))
+
+
+def test_a_table_in_any_partitions_gives_the_bits_of_memory(client, people):
+    held = classifier().fit(people, "income")
+    for parts in (2, 5):
+        frame = dd.from_pandas(people, npartitions=parts)
+        model = classifier().fit(frame, "income")
+        same(model, held, people[FEATURES])
+        assert model.privacy_.to_dict() == held.privacy_.to_dict()
+    people, frame = people[FEATURES], frame[FEATURES]
+    lazy = held.predict(frame)
+    assert np.array_equal(lazy.compute().to_numpy(), held.predict(people))
+    shares = held.predict_proba(frame).compute().to_numpy()
+    assert np.array_equal(shares, held.predict_proba(people))
+
+
+def test_labels_may_lie_beside_the_rows(client, people):
+    rows = people[["town"]].assign(size=people["age"].fillna(0.0))
+    target = rows["size"] * 2
+    made = PrivateRegressor(epsilon=1.0, random_state=7, target_bounds=(0, 200))
+    held = made.fit(rows, target.to_numpy()).predict(rows)
+    frame = dd.from_pandas(rows.assign(t=target), npartitions=3)
+    made.fit(frame[["town", "size"]], frame["t"])
+    assert np.array_equal(made.predict(rows), held)
+
+
+@pytest.mark.parametrize("kind", [PrivateLogisticRegression, PrivateLinearSVC])
+def test_linear_models_of_arrays(client, kind):
+    X, y = numbers()
+    made = kind(epsilon=1.0, classes=[0, 1], random_state=7, loss=None)
+    held = made.fit(X, y).coef_.copy()
+    chunks = da.from_array(X, chunks=(250, 2)), da.from_array(y, chunks=100)
+    assert np.array_equal(made.fit(*chunks).coef_, held)
+    finite = np.nan_to_num(X)
+    lazy = made.predict(da.from_array(finite, chunks=(250, 4)))
+    assert np.array_equal(lazy.compute(), made.predict(finite))
+
+
+def test_a_worker_that_dies_in_the_middle_changes_nothing(client, people):
+    frame = dd.from_pandas(people, npartitions=4)
+    pids, killed = client.run(os.getpid), []
+
+    def kill(record):
+        if record.batch == 3 and not killed:
+            killed.append(next(iter(pids.values())))
+            os.kill(killed[0], signal.SIGKILL)
+
+    model = classifier(callback=kill).fit(frame, "income")
+    assert killed and killed[0] not in client.run(os.getpid).values()
+    same(model, classifier().fit(people, "income"), people[FEATURES])
+
+
+def encoded(frame):
+    X = frame.to_numpy()
+    return Taken(X, np.ones(len(X)))
+
+
+def as_they_are(rows):
+    return rows.X
+
+
+TASK = SumTask(as_they_are, 1.0, 3.0)
+
+
+def changing(part, partition_info=None):
+    """A partition that is another one each time it is made."""
+    return part + np.random.default_rng().normal(size=part.shape)
+
+
+def test_a_partition_that_changed_ends_the_run(client):
+    frame = dd.from_pandas(pd.DataFrame({"a": np.arange(8.0)}), npartitions=2)
+    table, _ = open_blocks(frame.map_partitions(changing), None)
+    rows = table.rows(encoded, columns=["a"], cell_bytes=8)
+    before = rows.total(TASK).steps
+    assert np.array_equal(rows.total(TASK).steps, before)  # kept by the workers
+    client.restart()  # which are now others, and make it again
+    again = table.rows(encoded, columns=["a"], cell_bytes=8)
+    rows._ask = again._ask
+    with pytest.raises(ArmijoError, match="changed or was counted twice"):
+        rows.total(TASK)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda found: found[:-1], "1 were lost"),
+        (lambda found: [*found, found[0]], "counted twice"),
+        (lambda found: [Failure("an error of type X"), *found], "of type X"),
+        (
+            lambda found: [
+                found[0]._replace(entry=found[0].entry._replace(n_rows=3)),
+                *found[1:],
+            ],
+            "changed",
+        ),
+    ],
+)
+def test_a_total_that_is_not_of_all_partitions_ends_the_run(client, spoil, said):
+    frame = dd.from_pandas(pd.DataFrame({"a": np.arange(8.0)}), npartitions=2)
+    rows = open_blocks(frame, None)[0].rows(encoded, columns=["a"], cell_bytes=8)
+    asked = list(rows._ask(TASK))
+    assert all(isinstance(found, Answer) for found in asked)
+    rows._ask = lambda task: iter(spoil(asked))
+    with pytest.raises(ArmijoError, match=said):
+        rows.total(TASK)
+
+
+def test_partitions_without_rows_add_nothing(client):
+    frame = dd.from_pandas(pd.DataFrame({"a": np.arange(8.0)}), npartitions=4)
+    table, _ = open_blocks(frame[frame["a"] > 5], None)
+    rows = table.rows(encoded, columns=["a"], cell_bytes=8)
+    assert len(rows) == 2
+    held = TASK(Rows(np.array([[6.0], [7.0]]), np.ones(2)))
+    assert rows.total(TASK).steps.tolist() == held.steps.tolist()
+    nobody, _ = open_blocks(frame[frame["a"] > 50], None)
+    with pytest.raises(TableError, match="empty table"):
+        nobody.rows(encoded, columns=["a"], cell_bytes=8)
+
+
+def test_what_is_refused_costs_nothing(client, people, tmp_path):
+    ledger = tmp_path / "ledger"
+    frame = dd.from_pandas(people, npartitions=2)
+    with pytest.raises(ValueError, match="classes"):
+        classifier(classes=None, ledger=ledger).fit(frame, "income")
+    with pytest.raises(TableError, match="person"):
+        classifier(person="town", n_rows=3, ledger=ledger).fit(frame, "income")
+    with pytest.raises(ValueError, match="as many partitions"):
+        other = dd.from_pandas(people["income"], npartitions=3)
+        classifier(ledger=ledger).fit(frame[["age", "town"]], other)
+    X, y = numbers()
+    sampled = PrivateLogisticRegression(
+        method=DPSGD(steps=3), classes=[0, 1], ledger=ledger, random_state=1
+    )
+    with pytest.raises(ValueError, match="only sums"):
+        sampled.fit(da.from_array(X, chunks=(300, 4)), da.from_array(y, chunks=300))
+    assert not ledger.exists()
+
+
+def test_a_worker_of_another_kind_is_refused_in_words():
+    other = facts()._replace(armijo="9.9", cpu_capability="NONE")
+    with pytest.raises(ArmijoError, match=r"tcp://b: Expected armijo .* got 9\.9"):
+        refuse_facts(other, "The worker tcp://b")
+    slow = facts()._replace(cpu_capability="NONE")
+    with pytest.raises(ArmijoError, match="cpu_capability"):
+        refuse_facts(slow, "A worker")
+
+
+def test_a_block_shows_nothing(client, people):
+    from armijo.engines.blocks import code_block
+
+    block = code_block(encoded, 0, people[["age"]], held_rows=10**6)
+    assert repr(block) == "Block(private)"
+    replace(block.rows).cached_for_run("x", lambda: 1)
+    assert block.rows.run_cache and not block.__getstate__()["rows"].run_cache
+    assert code_block(lambda frame: 1 / 0, 0, people).reason == (
+        "an error of type ZeroDivisionError"
+    )
