@@ -152,9 +152,11 @@ class TestTrainedModel:
 
     @pytest.mark.parametrize("model", TRAINERS)
     def test_a_sound_model_is_not_refuted_but_its_canaries_are_seen(self, model):
-        outcome = self.played(model)
-        assert 0.2 < outcome.epsilon < outcome.claim.epsilon
-        assert outcome.detail["guesses"] == 600
+        # Images share 64 features, which tell fewer apart than features of their own.
+        canaries, seen = (1000, 0.1) if model == "images" else (3000, 0.2)
+        outcome = self.played(model, canaries=canaries)
+        assert seen < outcome.epsilon < outcome.claim.epsilon
+        assert outcome.detail["guesses"] == canaries // 5
 
     def test_a_seed_repeats_it(self):
         assert self.played(canaries=300) == self.played(canaries=300)

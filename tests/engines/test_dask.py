@@ -18,7 +18,7 @@ from armijo import (
 from armijo.data.blocks import SumTask
 from armijo.data.query import Rows, Taken
 from armijo.engines import open_blocks
-from armijo.engines.blocks import Answer, Failure, facts, refuse_facts
+from armijo.engines.blocks import Answer, Failure, environment, refuse_environment
 from armijo.errors import ArmijoError, TableError
 from armijo.methods.sgd import DPSGD
 
@@ -212,12 +212,12 @@ def test_what_is_refused_costs_nothing(client, people, tmp_path):
 
 
 def test_a_worker_of_another_kind_is_refused_in_words():
-    other = facts()._replace(armijo="9.9", cpu_capability="NONE")
+    other = environment()._replace(armijo="9.9", cpu_capability="NONE")
     with pytest.raises(ArmijoError, match=r"tcp://b: Expected armijo .* got 9\.9"):
-        refuse_facts(other, "The worker tcp://b")
-    slow = facts()._replace(cpu_capability="NONE")
+        refuse_environment(other, "The worker tcp://b")
+    slow = environment()._replace(cpu_capability="NONE")
     with pytest.raises(ArmijoError, match="cpu_capability"):
-        refuse_facts(slow, "A worker")
+        refuse_environment(slow, "A worker")
 
 
 def test_a_block_shows_nothing(client, people):

@@ -63,7 +63,7 @@ class BlockTable(Protocol):
         """
 
 
-class Facts(NamedTuple):
+class Environment(NamedTuple):
     """What an exact sum may depend on besides rows and task."""
 
     armijo: str
@@ -78,11 +78,11 @@ class Facts(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def facts() -> Facts:
-    """Return the facts of this process."""
+def environment() -> Environment:
+    """Return the environment of this process."""
     from armijo import __version__
 
-    return Facts(
+    return Environment(
         __version__,
         torch.__version__,
         np.__version__,
@@ -95,9 +95,11 @@ def facts() -> Facts:
     )
 
 
-def refuse_facts(found: Facts, worker: str, end: str = "Nothing was spent.") -> None:
+def refuse_environment(
+    found: Environment, worker: str, end: str = "Nothing was spent."
+) -> None:
     """Refuse a worker whose sums need not be those of the driver."""
-    for name, own, other in zip(Facts._fields, facts(), found, strict=True):
+    for name, own, other in zip(Environment._fields, environment(), found, strict=True):
         if own != other:
             raise ArmijoError(
                 f"{worker}: Expected {name} {own} as in the driver, got {other}; sums "
@@ -111,7 +113,7 @@ class Entry(NamedTuple):
 
     n_rows: int
     digest: bytes
-    facts: Facts
+    environment: Environment
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -167,7 +169,7 @@ def code_block(
             update_digest(digest, (X, y))
             held: dict[object, Any] | None = {} if len(frame) <= held_rows else None
             rows = Rows(X, y, run_cache=held, memory=BLOCK_MEMORY)
-        return Block(place, Entry(len(frame), digest.digest(), facts()), rows)
+        return Block(place, Entry(len(frame), digest.digest(), environment()), rows)
     except Exception as error:  # an engine would log it together with the rows
         return failure(error)
 
@@ -191,7 +193,9 @@ def answer(task: SumTask, block: Block | Failure) -> Answer | Failure:
         exact = None
         if block.rows is not None:
             exact = task(replace(block.rows, cache={}))
-        return Answer(block.place, block.entry._replace(facts=facts()), exact)
+        return Answer(
+            block.place, block.entry._replace(environment=environment()), exact
+        )
     except Exception as error:
         return failure(error)
 
@@ -220,7 +224,7 @@ class EngineRows(RowBlocks):
                     "Nothing was spent."
                 )
             place, entry = found
-            refuse_facts(entry.facts, "A worker")
+            refuse_environment(entry.environment, "A worker")
             if place in self._entries:
                 raise ArmijoError(
                     "Expected each partition once, got one twice. Nothing was spent."
@@ -250,7 +254,7 @@ class EngineRows(RowBlocks):
                 raise ArmijoError(
                     f"A worker could not sum: {shown_reason(found)} {_KEPT}"
                 )
-            refuse_facts(found.entry.facts, "A worker", _KEPT)
+            refuse_environment(found.entry.environment, "A worker", _KEPT)
             if missing.pop(found.place, None) != found.entry:
                 raise ArmijoError(
                     "Expected each partition once and as it was when the run began, "

@@ -5,7 +5,6 @@ A step sends its task to every partition and adds the sums as they come.  A part
 whose worker died is made again by the scheduler, from the table's own graph.
 """
 
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,9 +26,9 @@ from armijo.engines.blocks import (
     answer,
     code_block,
     entry_of,
-    facts,
+    environment,
     failure,
-    refuse_facts,
+    refuse_environment,
 )
 from armijo.errors import ArmijoError
 from armijo.tables.cells import shown
@@ -156,10 +155,15 @@ def _ask(
     with _spoken("Nothing of this total was released; what was charged stays charged."):
         # The task is made in a worker, from which others take it; unlike scattered
         # data it can be made again.
-        sent = client.submit(pickle.loads, pickle.dumps(task), pure=False)
+        sent = client.submit(_received, task, pure=False)
         asked = client.map(answer, [sent] * len(blocks), blocks, pure=False)
         for _, found in as_completed(asked, with_results=True):
             yield found
+
+
+def _received(task: SumTask) -> SumTask:
+    """Return a task as it arrived."""
+    return task
 
 
 @contextmanager
@@ -189,7 +193,7 @@ def connected() -> Any:
 
     try:
         client = get_client()
-        found = client.run(facts)
+        found = client.run(environment)
     except Exception as error:
         raise ArmijoError(
             "Expected a client of Dask with workers that have armijo installed, got "
@@ -201,7 +205,7 @@ def connected() -> Any:
             "Expected workers at the scheduler of Dask, got none. Nothing was spent."
         )
     for address, own in found.items():
-        refuse_facts(own, f"The worker {address}")
+        refuse_environment(own, f"The worker {address}")
     return client
 
 
