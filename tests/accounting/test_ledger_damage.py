@@ -20,13 +20,7 @@ from armijo.accounting.ledger import (
     seal,
 )
 from armijo.errors import LedgerError
-from tests.accounting.ledger_samples import (
-    HEADER,
-    charge,
-    extend,
-    reopen,
-    sample,
-)
+from tests.accounting.ledger_samples import HEADER, charge, extend, reopen, sample
 
 
 def refuse(path: Path, match: str) -> None:

@@ -89,10 +89,7 @@ def test_a_disk_that_fills_at_any_write_never_loses_a_charge(path, monkeypatch):
     path.unlink()
     for room in count(step=5):
         granted: list[tuple[float, ...]] = []
-        with (
-            monkeypatch.context() as patch,
-            suppress(LedgerError),
-        ):
+        with monkeypatch.context() as patch, suppress(LedgerError):
             patch.setattr(os, "write", full_disk(room))
             with Ledger.open(path, header=HEADER) as ledger:
                 for cost in COSTS:

@@ -41,10 +41,7 @@ def assert_whole(path: Path) -> None:
         st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 400)), max_size=4
     )
 )
-@settings(
-    max_examples=100,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.usefixtures("quick")
 def test_however_often_it_is_torn_each_charge_is_counted_once(tmp_path, stops):
     """A stop is some steps to a checkpoint, some more, and a death that cuts bytes."""

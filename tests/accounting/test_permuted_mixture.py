@@ -13,11 +13,7 @@ from scipy.stats import norm
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.accounting.calibration import gaussian_noise, rdp_to_epsilon
 from armijo.accounting.mechanisms import Gaussian, gaussian_delta
-from armijo.accounting.perturbation import (
-    PermutedMixture,
-    dense_orders,
-    mixture_noise,
-)
+from armijo.accounting.perturbation import PermutedMixture, dense_orders, mixture_noise
 from tests.accounting import contract
 
 MIXTURE = PermutedMixture(sensitivities=(0.5, 1.0, 2.5), noise_scale=3.0)

@@ -154,9 +154,7 @@ def test_whole_data_agrees_with_the_exact_gaussian(noise, steps):
 
 
 @given(
-    noise=st.floats(0.02, 1e5),
-    steps=st.integers(1, 50),
-    delta=st.floats(1e-12, 0.1),
+    noise=st.floats(0.02, 1e5), steps=st.integers(1, 50), delta=st.floats(1e-12, 0.1)
 )
 def test_gaussians_on_all_rows_keep_their_epsilon_and_no_smaller_one(
     noise, steps, delta

@@ -164,8 +164,7 @@ def test_the_audit_catches_with_more_trials(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "method",
-    "outpert-rsgd outpert-gd objpert objpert-kst objpert-pure amp".split(),
+    "method", "outpert-rsgd outpert-gd objpert objpert-kst objpert-pure amp".split()
 )
 def test_the_law_of_the_noise_catches_half_of_it(method, monkeypatch):
     """Also where the game of the method has too little power to."""

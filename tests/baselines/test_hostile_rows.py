@@ -8,11 +8,7 @@ from scipy import sparse
 from armijo.baselines.perturbation import BoundedRows
 from armijo.data import fixed_point
 from armijo.data.query import OuterProduct, Rows
-from tests.baselines.one_shot_doubles import (
-    built,
-    fitted,
-    rows_of,
-)
+from tests.baselines.one_shot_doubles import built, fitted, rows_of
 
 BOUNDED = ("outpert-gd", "outpert-rsgd", "objpert", "amp")
 

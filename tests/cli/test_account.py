@@ -84,10 +84,7 @@ def test_an_adaptive_epsilon_is_the_filters(run):
     ("options", "search"),
     [
         ({"search_epsilon": "0.2"}, AboveThreshold.laplace(0.2)),
-        (
-            {"search_epsilon": "0.2", "max_tries": "4"},
-            AboveThreshold.laplace(0.2, 4),
-        ),
+        ({"search_epsilon": "0.2", "max_tries": "4"}, AboveThreshold.laplace(0.2, 4)),
         ({"search_rho": "0.02", "max_tries": "9"}, AboveThreshold.gaussian(0.02, 9)),
     ],
 )
@@ -138,8 +135,7 @@ def test_calibrated_noise_is_the_librarys(
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"search_epsilon": "0.2"}, {"search_rho": "0.02", "max_tries": "9"}],
+    "options", [{"search_epsilon": "0.2"}, {"search_rho": "0.02", "max_tries": "9"}]
 )
 def test_calibrated_noise_pays_for_the_search_too(run, options):
     found = parsed(run("calibrate", "--json", **options))

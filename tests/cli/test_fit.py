@@ -12,11 +12,7 @@ from numpy.testing import assert_array_equal
 
 from armijo.accounting.ledger import read_ledger
 from armijo.cli.fit import predict_table
-from armijo.errors import (
-    BudgetExceeded,
-    PrivacyLeakWarning,
-    TableError,
-)
+from armijo.errors import BudgetExceeded, PrivacyLeakWarning, TableError
 from armijo.estimators.model_file import load_model
 from armijo.report.verify import ledger_fault, summarize_run
 from armijo.tables import encode

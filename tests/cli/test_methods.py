@@ -39,10 +39,7 @@ def test_all_methods_are_listed(armijo):
         (("--method", "objpert", "--option", "data_norm=2"), "add-remove"),
         (("--method", "objpert-pure", "--option", "data_norm=2"), "replace-one"),
         (("--method", "outpert-gd", "--option", "data_norm=2"), "replace-one"),
-        (
-            ("--method", "sgd", "--option", "steps=5", *SAMPLED),
-            "add-remove",
-        ),
+        (("--method", "sgd", "--option", "steps=5", *SAMPLED), "add-remove"),
         (("--method", "majority"), "add-remove"),
         (("--method", "sgd-tuned", "--option", "step_sizes=[0.5,1]"), "add-remove"),
     ],
@@ -69,10 +66,7 @@ def test_without_privacy_the_terminal_says_so(fit):
     ("flags", "told"),
     [
         (("--method", "objpert"), "data_norm"),
-        (
-            ("--method", "objpert", "--option", "data_norm=1", *SAMPLED),
-            "sampling_prob",
-        ),
+        (("--method", "objpert", "--option", "data_norm=1", *SAMPLED), "sampling_prob"),
         (("--method", "sgd", "--option", "speed=3"), "does not take speed"),
         (("--method", "sgd", "--option", "steps"), "NAME=VALUE"),
         (("--method", "sgd", "--option", "steps=0"), "steps"),

@@ -244,10 +244,7 @@ def test_the_number_of_rows_is_the_public_one(sampling_prob):
 def test_a_seed_needs_an_accountant_that_promises_nothing():
     randomness = Randomness(seed=1, insecure_deterministic=True)
     step = Subsampled(GRADIENT, 0.5)
-    promising = [
-        PrivacyFilter(BUDGET),
-        PlannedAccountant(BUDGET, [(step, 3)]),
-    ]
+    promising = [PrivacyFilter(BUDGET), PlannedAccountant(BUDGET, [(step, 3)])]
     for accountant in promising:
         with pytest.raises(ValueError, match="insecure_deterministic=True"):
             PrivateDataset(X3, n_rows=3, accountant=accountant, randomness=randomness)

@@ -53,11 +53,7 @@ def frame(loss="logistic", center=None, radius=1.0, clip=0.7, constant=0.4):
     objective = LinearObjective(loss=loss, n_features=D)
     center = np.zeros(D) if center is None else center
     return Standardization(
-        objective=objective,
-        center=center,
-        radius=radius,
-        constant=constant,
-        clip=clip,
+        objective=objective, center=center, radius=radius, constant=constant, clip=clip
     )
 
 

@@ -20,11 +20,7 @@ from armijo.data.query import BoundedQuery, Rows
 from armijo.methods.armijo_search import ArmijoSearch
 from armijo.methods.base import Direction
 from armijo.objectives import LinearObjective
-from armijo.objectives.losses import (
-    FAR,
-    Huber,
-    Logistic,
-)
+from armijo.objectives.losses import FAR, Huber, Logistic
 from armijo.objectives.losses import LOSSES as MARGIN_LOSSES
 from tests.data.lattice_doubles import few_bits, on_lattice
 
@@ -365,12 +361,7 @@ class TestPenalty:
 class TestSettings:
     @pytest.mark.parametrize(
         ("name", "value"),
-        [
-            ("loss", "squared"),
-            ("n_features", 0),
-            ("n_classes", 1),
-            ("l2", -1e-3),
-        ],
+        [("loss", "squared"), ("n_features", 0), ("n_classes", 1), ("l2", -1e-3)],
     )
     def test_bad_ones_are_refused(self, name, value):
         with pytest.raises(ValueError, match=f"Expected.*{name}"):

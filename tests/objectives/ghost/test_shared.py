@@ -11,10 +11,7 @@ from armijo.errors import UnsupportedModule
 from armijo.objectives.ghost import clipped_gradient_sum, grads
 from armijo.objectives.ghost.grads import EmbeddingGrad, OuterProduct, Sum, merged
 from armijo.objectives.ghost.strategy import strategy_for
-from tests.objectives.ghost.oracle import (
-    assert_sums,
-    cross_entropy,
-)
+from tests.objectives.ghost.oracle import assert_sums, cross_entropy
 
 
 def assert_exact(module, batch, *, captured=True, clips=(0.05, 1e6)):

@@ -9,10 +9,7 @@ from armijo import networks
 from armijo.objectives.ghost import layers
 from armijo.objectives.ghost.grads import Materialized
 from armijo.objectives.ghost.strategy import strategy_for
-from tests.objectives.ghost.oracle import (
-    assert_sums,
-    cross_entropy,
-)
+from tests.objectives.ghost.oracle import assert_sums, cross_entropy
 
 
 @pytest.mark.parametrize("name", ["mlp_1000", "mlp_256", "cnn_small", "cnn_cifar"])
