@@ -7,11 +7,13 @@ Most runs call ``main`` in this process; a few start the program as a user does.
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 
 import dp_accounting as dpa
 import pytest
 from dp_accounting.rdp import RdpAccountant
 
+import armijo as package
 from armijo.accounting.above_threshold import AboveThreshold
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import (
@@ -342,3 +344,9 @@ def test_little_noise_does_not_need_the_memory_of_the_machine():
 def test_accounting_starts_without_torch():
     code = "import sys, armijo.cli; sys.exit('torch' in sys.modules)"
     assert program("-c", code).returncode == 0
+
+
+def test_the_version_is_printed(armijo):
+    done = armijo("--version")
+    assert done == (0, f"armijo {package.__version__}\n", "")
+    assert version("armijo") == package.__version__

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.accounting.ledger import read_ledger
 from armijo.errors import ArmijoError
-from armijo.methods import BLSGD, StepRecord
-from armijo.methods.base import Direction
+from armijo.methods import BLSGD
+from armijo.methods.base import Direction, StepRecord
 from armijo.methods.line_search import LINE_SEARCHES, SearchState
 from armijo.objectives import LinearObjective
 from armijo.registry import make_method
