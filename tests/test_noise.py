@@ -157,7 +157,6 @@ def test_float_and_exact_decisions_agree_bit_by_bit(sampler, scale, seed):
     np.testing.assert_array_equal(fast, exact)
 
 
-@settings(max_examples=200)
 @given(
     scale=st.integers(1, 2**50),
     strip=st.integers(-400, 400),
@@ -172,7 +171,6 @@ def test_float_error_stays_far_below_the_guard(scale, strip, rest, later):
     assert smallest - Fraction(GUARD) / 32 < value < largest + Fraction(GUARD) / 32
 
 
-@settings(max_examples=100)
 @given(scale=st.one_of(st.integers(1, 100), st.integers(1, 2**50)))
 def test_every_strip_is_above_the_curve_and_has_the_chance_of_its_area(scale):
     cover = strips_for(scale)

@@ -66,6 +66,7 @@ from tests.accounting.accounts import (
 )
 from tests.accounting.contract import refused
 from tests.accounting.exact_divergence import FloatArray
+from tests.marks import slow, thinned
 
 
 def test_default_order_and_limit():
@@ -455,7 +456,7 @@ def reached_delta(orders: FloatArray, limits: FloatArray, rho: float) -> float:
     return float(np.trapezoid(np.array(gains) * density, deviations))
 
 
-@pytest.mark.parametrize("rho", [1e-4, 1e-3, 5e-3])
+@pytest.mark.parametrize("rho", [1e-3, *slow([1e-4, 5e-3])])
 def test_one_fixed_order_keeps_delta(rho):
     reached = [
         reached_delta(
@@ -470,7 +471,7 @@ def test_one_fixed_order_keeps_delta(rho):
 
 
 @pytest.mark.parametrize(
-    ("rho", "published"), [(1e-4, 2.449), (1e-3, 2.305), (5e-3, 1.910)]
+    ("rho", "published"), [(1e-4, 2.449), *slow([(1e-3, 2.305), (5e-3, 1.910)])]
 )
 def test_any_order_without_weights_breaks_the_promise(rho, published):
     reached = reached_delta(ORDERS, rdp_limit(ORDERS, BUDGET), rho) / BUDGET.delta
@@ -588,7 +589,7 @@ LARGE_GRID = list(
 
 @pytest.mark.parametrize(
     ("sampling_prob", "noise", "steps"),
-    [*GRID, *(pytest.param(*each, marks=pytest.mark.slow) for each in LARGE_GRID)],
+    [*thinned(GRID, 2), *slow(LARGE_GRID)],
 )
 def test_agrees_with_dp_accounting(sampling_prob, noise, steps):
     found, name = planned_epsilon([(sampled(sampling_prob, noise), steps)], 1e-6)

@@ -43,6 +43,7 @@ from armijo.accounting.perturbation import dense_orders
 from armijo.errors import BudgetExceeded
 from tests.accounting.accounts import drain
 from tests.accounting.renyi_noise import rdp_keeps
+from tests.marks import slow, thinned
 
 BUDGET = Budget(epsilon=1.0, delta=1e-5)
 
@@ -90,7 +91,7 @@ LARGER = [
 ]
 ALL_SETTINGS = [
     *SETTINGS,
-    *(pytest.param(*each, marks=pytest.mark.slow) for each in LARGER),
+    *slow(LARGER),
 ]
 
 
@@ -106,7 +107,7 @@ def test_planned_noise_is_that_of_dp_accounting(epsilon, delta, sampling_prob, s
     ("epsilon", "delta", "sampling_prob", "steps"),
     [
         SETTINGS[0],
-        *(pytest.param(*e, marks=pytest.mark.slow) for e in SETTINGS[1:] + LARGER),
+        *slow(SETTINGS[1:] + LARGER),
     ],
 )
 def test_planned_noise_agrees_with_their_calibration(
@@ -133,7 +134,7 @@ def test_budget_is_kept_and_used_up(epsilon, delta, sampling_prob, steps):
         assert epsilon * (1 - used) <= found <= epsilon
 
 
-@pytest.mark.parametrize("noise", [2.5, 14.0])
+@pytest.mark.parametrize("noise", [2.5, *slow([14.0])])
 @pytest.mark.parametrize("accountant", ["planned", "adaptive"])
 def test_calibration_inverts_accounting(noise, accountant):
     sampling_prob, steps, delta = 0.02, 150, 1e-6
@@ -205,7 +206,7 @@ def test_a_search_on_the_batch_needs_more_noise():
         assert 0.999 <= found <= 1.0
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 0.3])
+@pytest.mark.parametrize("epsilon", [0.3, *slow([0.1])])
 def test_unreachable_budget_is_a_clear_error(epsilon):
     with pytest.raises(ValueError, match=f"No noise reaches epsilon {epsilon:g}") as e:
         noise_multiplier_for(
@@ -241,9 +242,8 @@ def test_small_budget_is_not_lost_to_a_cap_on_the_order():
 
 FITTING = [
     (1.0, 1e-8, 0.1, 100),
-    (4.0, 1e-8, 0.005, 2000),
     (0.5, 1e-6, 0.05, 7),
-    (0.004, 1e-8, 0.5, 10),
+    *slow([(4.0, 1e-8, 0.005, 2000), (0.004, 1e-8, 0.5, 10)]),
     # A plain best order loses the last step of these two, most of the next budget.
     (0.1, 1e-8, 0.1, 100),
     (0.25, 8e-8, 0.28, 3),
@@ -272,18 +272,20 @@ def test_order_for_is_the_best_one(sampling_prob):
     assert affordable[order - 2] >= affordable.max() * (1 - 2e-3)
 
 
-SEARCHES = {
-    "laplace": AboveThreshold.laplace,
-    "capped": lambda epsilon: AboveThreshold.laplace(epsilon, 4),
-    "gaussian": lambda epsilon: AboveThreshold.gaussian(epsilon**2 / 2, 10),
-    "noisy-max": ExponentialMechanism,
-}
+def capped(epsilon):
+    return AboveThreshold.laplace(epsilon, 4)
 
 
-@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES.keys())
+def gaussian(epsilon):
+    return AboveThreshold.gaussian(epsilon**2 / 2, 10)
+
+
+@pytest.mark.parametrize(
+    "search", [gaussian, ExponentialMechanism, *slow([AboveThreshold.laplace, capped])]
+)
 @pytest.mark.parametrize(
     ("epsilon", "sampling_prob", "steps"),
-    [(3.0, 0.1, 100), pytest.param(0.7, 1.0, 5, marks=pytest.mark.slow)],
+    [(3.0, 0.1, 100), *slow([(0.7, 1.0, 5)])],
 )
 def test_line_search_budget_is_kept_and_used_up(epsilon, sampling_prob, steps, search):
     budget = Budget(epsilon=epsilon, delta=1e-6)
@@ -350,7 +352,7 @@ def test_golden_noise_by_concentrated_privacy(epsilon, noise):
     assert smallest(keeps) == pytest.approx(noise, rel=2e-5)
 
 
-@pytest.mark.parametrize(("sampling_prob", "steps", "noises"), DP_SGD)
+@pytest.mark.parametrize(("sampling_prob", "steps", "noises"), thinned(DP_SGD, 2))
 def test_golden_noise_of_dp_sgd(sampling_prob, steps, noises):
     orders = np.arange(2.0, 501.0)
     for epsilon, noise in zip(EPSILONS, noises, strict=True):

@@ -476,7 +476,6 @@ def test_a_sealed_line_that_makes_no_sense_is_refused(path, change):
     refuse(path, "line 7 is out of place")
 
 
-@settings(max_examples=300)
 @given(st.data())
 def test_no_bytes_make_the_reader_fail_otherwise(data):
     chain = b""
@@ -807,7 +806,7 @@ def assert_whole(path: Path) -> None:
         st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 400)), max_size=4
     )
 )
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.usefixtures("quick")
 def test_however_often_it_is_torn_each_charge_is_counted_once(tmp_path, stops):
     """A stop is some steps to a checkpoint, some more, and a death that cuts bytes."""

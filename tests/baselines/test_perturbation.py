@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import sparse
@@ -257,7 +257,6 @@ def plain_descent(X, y, goal, *, steps, step_size, n):
     return w
 
 
-@settings(max_examples=150)
 @given(
     goal=GOALS,
     row=ROWS,
@@ -274,7 +273,6 @@ def test_an_exchanged_row_stays_within_the_sensitivity(goal, row, seed, n, steps
     assert np.linalg.norm(here - there) <= method.mechanism.sensitivity
 
 
-@settings(max_examples=100)
 @given(
     goal=GOALS,
     row=ROWS,
@@ -401,7 +399,6 @@ def plain_average(X, y, goal, order, *, m, epochs, step_size):
     return np.mean(visited, axis=0)
 
 
-@settings(max_examples=150)
 @given(
     goal=GOALS,
     row=arrays.arrays(np.float64, 3, elements=st.floats(-5, 5)),

@@ -40,22 +40,18 @@ def harness(*words: str) -> dict[str, Any]:
     return found
 
 
-def test_every_call_to_the_disk_may_fail():
-    found = harness("faults", "--subject", LINEAR, "--again", "10")[LINEAR]
-    # Each call once by a kill and once by a power failure; most also by a full disk.
-    assert found["died"] >= 2 * found["calls"]
-    assert found["refused"] >= found["calls"] / 2
+def test_any_call_to_the_disk_may_fail():
+    words = ["--most", "50", "--again", "5"]
+    found = harness("faults", "--subject", LINEAR, *words)[LINEAR]
+    assert found["runs"] == 55
+    assert found["died"] + found["refused"] >= 50
     assert found["calls"] > 40
 
 
-@pytest.mark.parametrize(
-    ("names", "count"), [((LINEAR, PLANNED, NETWORK), 18), ((AUTO, PROGRAM), 6)]
-)
-def test_kills_at_random_instants(names, count):
-    chosen = [word for name in names for word in ("--subject", name)]
-    found = harness("kills", "--count", str(count), *chosen)
-    assert set(found) == set(names)
-    assert all(one["kills"] >= count for one in found.values())
+def test_kills_at_random_instants():
+    found = harness("kills", "--count", "5")
+    assert set(found) == {LINEAR, PLANNED, AUTO, NETWORK, PROGRAM}
+    assert all(one["kills"] >= 5 for one in found.values())
 
 
 @pytest.mark.slow
@@ -70,6 +66,9 @@ def test_hundreds_of_kills():
 def test_two_faults_one_after_the_other(name):
     found = harness("faults", "--subject", name, "--again", "150", "--seed", "1")[name]
     assert found["runs"] > 150 + 2 * found["calls"]
+    # Each call once by a kill and once by a power failure; most also by a full disk.
+    assert found["died"] >= 2 * found["calls"]
+    assert found["refused"] >= found["calls"] / 2
 
 
 @pytest.mark.slow

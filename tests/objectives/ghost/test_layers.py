@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
@@ -103,7 +103,6 @@ def test_gradients_that_are_kept_or_formed_again_agree(name, keeps, monkeypatch)
     log_scale=st.floats(-3, 3),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=150)
 def test_the_sum_is_never_longer_than_clip_times_batch(
     name, loss, clipping, dtype, examples, log_clip, log_scale, seed
 ):
