@@ -119,10 +119,10 @@ MISTAKES = {
     "ghost norms decide": Mistake(broken.ghost_norms_decide, NORMS, 60),
     "raw terms added": Mistake(broken.raw_terms_added, CANCELLING, 60),
     "the batch decides": Mistake(broken.batch_decides, CONTENTS, 60),
-    "persons unweighted": Mistake(broken.persons_unweighted, person, 60),
     "gradients of images unclipped": Mistake(broken.coefficients_unclipped, images, 40),
 }
 SLOW_MISTAKES = {
+    "persons unweighted": Mistake(broken.persons_unweighted, person, 60),
     "noise on an answer halved": Mistake(broken.vector_noise_halved, output, 400),
     "charge skipped": Mistake(broken.charge_skipped, whole, 80),
     "noise reused": Mistake(broken.noise_reused, alone, 300),
