@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from armijo_reproduction.datasets import (
-    DATASETS,
-    DatasetError,
-    encodings,
-    files,
-    folds,
-)
+from armijo_reproduction.datasets import DATASETS, DatasetError, encodings, files, folds
 from reproduction.tests.datasets.conftest import loaded
 
 # Rows, columns, positives and the accuracy of a plain logistic regression.

@@ -11,12 +11,7 @@ from matplotlib.text import Text
 from armijo.errors import ArmijoError
 from armijo_reproduction import experiment, experiment_names
 from armijo_reproduction.figures import FIGURES, NO_GUARANTEE, draw_figures, style_of
-from armijo_reproduction.results import (
-    by_accounting,
-    in_group,
-    load_parts,
-    summarized,
-)
+from armijo_reproduction.results import by_accounting, in_group, load_parts, summarized
 from armijo_reproduction.spec import DATASETS, MODELS
 from reproduction.tests.experiments.fakes import write_fakes
 
