@@ -39,6 +39,7 @@ from armijo.tables.cells import shown
 from armijo.tables.frames import arrow_to_pandas
 
 _LABELS = "y"
+_SMALL_TASK = 1 << 14  # bytes
 _PATIENCE = 10  # seconds that a scheduler may take to answer
 _MEMORY_SHARE = 0.25  # of the workers' memory, for features that are held
 
@@ -161,11 +162,15 @@ def _ask(
 ) -> Iterator[Answer | Failure]:
     """Send a task to all partitions, and yield the answers as they come."""
     from distributed import as_completed
+    from distributed.protocol.pickle import dumps
 
     with speaking("Dask", NOT_RELEASED):
-        # The task is made in a worker, from which others take it; unlike scattered
-        # data it can be made again.
-        sent = client.submit(_received, task, pure=False)
+        # A small task goes with each partition, which saves a round trip.  A large one
+        # is made in a worker, from which others take it; unlike scattered data it can
+        # be made again.
+        sent = task
+        if len(dumps(task)) > _SMALL_TASK:
+            sent = client.submit(_received, task, pure=False)
         asked = client.map(answer, [sent] * len(blocks), blocks, pure=False)
         for _, found in as_completed(asked, with_results=True):
             yield found
