@@ -19,6 +19,7 @@ from armijo import PrivateClassifier, PrivateLogisticRegression, PrivateRegresso
 from armijo.cli import app
 from armijo.cli.fit import fit_table
 from armijo.errors import ArmijoError, TableError
+from armijo.methods.line_search import BLSGD
 from armijo.tables.stream import StreamedTable, find_stream, open_stream
 
 N = 900
@@ -129,6 +130,41 @@ def test_datasets_lazy_frames_and_relations_are_streams(made):
     found = PrivateRegressor(random_state=1).fit(made(numbers), "age")
     scores = found.predict(numbers.drop_columns("age"))
     np.testing.assert_array_equal(scores, expected)
+
+
+def sampling(**given):
+    method = BLSGD(gradient_rho=0.1, search_epsilon=0.5, max_tries=3)
+    known = {"classes": ["hi", "lo"], "method": method, "max_batches": 2}
+    return PrivateLogisticRegression(**known | {"random_state": 1} | given)
+
+
+@pytest.mark.parametrize("memory", [0, 10_000, None])
+def test_batches_are_drawn_by_the_number_of_a_row_in_the_files(
+    tmp_path, monkeypatch, memory
+):
+    """Whether nothing, batches or all rows are kept; blocks of 97 rows."""
+    numbers = people().drop_columns("sex")
+    expected = sampling().fit(numbers, "label").coef_
+    for part in range(3):
+        piece = numbers.slice(part * 300, 300)
+        pq.write_table(piece, tmp_path / f"part-{part}.parquet", row_group_size=130)
+    monkeypatch.setattr("armijo.tables.stream._BLOCK_NUMBERS", 1)
+    monkeypatch.setattr("armijo.tables.stream._MOST_ROWS", 97)
+    stream = open_stream(ds.dataset(tmp_path))
+    found = sampling().fit_resumable(stream, "label", memory=memory).coef_
+    np.testing.assert_array_equal(found, expected)
+    reverse = replace(stream, pieces=stream.pieces[::-1])
+    other = sampling().fit_resumable(reverse, "label", memory=memory).coef_
+    assert (other != expected).any()  # rows have other numbers
+
+
+@pytest.mark.parametrize("made", [lazy_frame, relation])
+def test_queries_without_an_order_are_not_sampled(made, tmp_path):
+    numbers = made(people().drop_columns("sex"))
+    ledger = tmp_path / "ledger.jsonl"
+    with pytest.raises(ValueError, match="rows in a fixed order for a method that"):
+        sampling(random_state=None, ledger=ledger).fit(numbers, "label")
+    assert not ledger.exists()
 
 
 def test_only_needed_columns_are_read(folder):
@@ -301,10 +337,6 @@ def test_what_needs_rows_in_memory_is_refused(given, said):
 def test_classes_are_never_read_from_a_stream():
     with pytest.raises(ValueError, match="two classes= for rows that are streamed"):
         PrivateClassifier().fit(ds.dataset(people()), "label")
-    sampled = PrivateLogisticRegression(classes=["hi", "lo"], method="sgd")
-    numbers = ds.dataset(people().drop_columns("sex"))
-    with pytest.raises(ValueError, match="only sums over all rows, got DPSGD"):
-        sampled.fit(numbers, "label")
 
 
 def test_a_dry_run_reads_metadata_and_spends_nothing(folder, monkeypatch):

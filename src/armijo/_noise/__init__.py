@@ -26,6 +26,7 @@ is not protected against an observer of time.
 from armijo._noise.gaussian import add_gaussian, rounded_gaussian
 from armijo._noise.rejection import (
     MAX_SCALE,
+    PoissonRows,
     exponential_choice,
     poisson_sample,
     rounded_laplace,
@@ -33,6 +34,7 @@ from armijo._noise.rejection import (
 
 __all__ = [
     "MAX_SCALE",
+    "PoissonRows",
     "add_gaussian",
     "exponential_choice",
     "poisson_sample",

@@ -21,7 +21,7 @@ from scipy.special import expit
 from torch import nn
 
 from armijo import _validate
-from armijo._noise import poisson_sample
+from armijo._noise import PoissonRows
 from armijo.accounting.budget import Budget, FloatArray
 from armijo.accounting.calibration import smallest
 from armijo.audit.games import Claim, Outcome, randomness_of
@@ -190,9 +190,9 @@ class OneRun:
     def play(self, *, canaries: int, confidence: float, seed: int | None) -> Outcome:
         """Draw the canaries, train, guess and bound."""
         _validate.at_least(FEWEST_CANARIES, canaries=canaries)
-        bits = randomness_of(seed, 0).for_charge(0).stream("sampling")
+        bits = randomness_of(seed, 0).for_charge(0).row_bits()
         present = np.zeros(canaries, dtype=bool)
-        present[poisson_sample(canaries, 0.5, bits)] = True
+        present[PoissonRows(0.5, bits).chosen(0, canaries)] = True
         half = round(0.5 * GUESSED * canaries)
         scores = TRAINERS[self.model](present, self.budget, seed)
         right = right_guesses(scores, present, half)

@@ -13,7 +13,7 @@ or less all sums move the same way by at most C, so its weights are
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from torch import Tensor
 
@@ -79,6 +79,7 @@ class AGD(Method[AGDState]):
         both from calibration.
     """
 
+    only_sums: ClassVar[bool] = True
     initial_split: Literal["equal", "classical"] = "equal"
     splits: Count = 60
     selection: SelectionRule = "bounded"

@@ -34,7 +34,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -155,6 +155,7 @@ class LineSearch(Method[SearchState]):
         of released values only, so that neither costs more.
     """
 
+    only_sums: ClassVar[bool] = True
     gradient_rho: Budgeted | None = None
     search_epsilon: Budgeted | None = None
     expected_steps: Count | None = None

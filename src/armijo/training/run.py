@@ -40,7 +40,7 @@ from armijo.accounting.mechanisms import Mechanism, Subsampled
 from armijo.accounting.paper import PaperAccountant
 from armijo.data.blocks import RowBlocks
 from armijo.data.distributed import SINGLE, ProcessGroup
-from armijo.data.gate import PrivateDataset
+from armijo.data.gate import PrivateDataset, refuse_in_blocks
 from armijo.data.sources import RowSource
 from armijo.errors import BudgetExceeded, Diverged, LedgerError
 from armijo.methods.additive import Additive
@@ -225,6 +225,8 @@ class Run:
         self.method = method.calibrate(budget, problem)
         self._refuse_cut()
         start = self.method.init(objective.start())
+        if isinstance(source, RowBlocks):
+            refuse_in_blocks(self.method.plan(start), source)
         past = self._past(start) if self._files.resume else None
         self.records = [] if past is None else past.records
         self.evaluations = [] if past is None else past.evaluations
@@ -513,9 +515,9 @@ def _refuse_source(method: Method[Any], source: RowSource, group: ProcessGroup) 
     name = type(method).__name__
     if isinstance(source, RowBlocks) and not method.only_sums:
         raise ValueError(
-            f"Expected a method that only sums over all rows, got {name}, which "
-            "samples or searches them: rows that do not lie in memory cannot serve it. "
-            'Use method="auto", or load the rows. Nothing was spent.'
+            f"Expected a method that only sums over rows, got {name}: rows that do not "
+            'lie in memory cannot serve it. Use method="auto", or load the rows. '
+            "Nothing was spent."
         )
     if group.size > 1 and isinstance(method, OneShot):
         raise ValueError(
