@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from armijo import PrivateClassifier, PrivateLogisticRegression, PrivateRegressor
 from armijo.accounting.ledger import read_ledger
+from armijo.cli import app
 from armijo.cli.fit import fit_table
 from armijo.errors import ArmijoError, BudgetExceeded, RechargeWarning, TableError
 from armijo.methods.sgd import DPSGD
@@ -263,9 +265,19 @@ def test_an_engine_that_is_not_there_costs_nothing(files, tmp_path):
     }
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("armijo.engines.dask._PATIENCE", 0.3)
-        with pytest.raises(ArmijoError, match=r"127\.0\.0\.1:9.*Nothing was spent"):
-            where = "tcp://127.0.0.1:9"
-            fit_table(files / "data", engine="dask", scheduler=where, **given)
+        args = [
+            "fit",
+            files / "data",
+            "--schema",
+            given["schema"],
+            "--out",
+            given["out"],
+        ]
+        args += ["--epsilon", 1, "--delta", 1e-5, "--engine", "dask"]
+        args += ["--scheduler", "tcp://127.0.0.1:9"]
+        error = CliRunner().invoke(app, list(map(str, args))).exception
+        assert isinstance(error, ArmijoError) and "Nothing was spent" in str(error)
+        assert "tcp://127.0.0.1:9" in str(error)
     with pytest.raises(ValueError, match="one of"):
         fit_table(files / "data", engine="ray", **given)
     with pytest.raises(ValueError, match="--engine"):
