@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from armijo.data.certified import SLACK
-from armijo.objectives.ghost import clipped_gradient_sum, conv, grads, strategy
+from armijo.objectives.ghost import clipped_gradient_sum, grads, strategy
 from armijo.objectives.ghost.strategy import strategy_for
 from tests.objectives.ghost.oracle import (
     LAYERS,
@@ -64,7 +64,7 @@ def test_gradients_that_are_kept_or_formed_again_agree(name, keeps, monkeypatch)
     """Both ways are right for every shape, whichever the memory would choose."""
     monkeypatch.setattr(strategy, "_KEPT_NUMBERS", 1 << 25 if keeps else 0)
     monkeypatch.setattr(grads, "BLOCK", 1000)
-    monkeypatch.setattr(conv, "_COPIED", 1000)
+    monkeypatch.setattr(grads, "_COPIED_NUMBERS", 1000)
     loss = LOSSES["cross_entropy"]
     assert_equals_oracle(name, torch.float64, 7, "norm", 0.3, loss)
     assert_equals_oracle(name, torch.float32, 7, "norm", 0.3, loss)
