@@ -308,11 +308,14 @@ class ReplayableRun:
         parts = self._source.parts()
         if self._path is None or parts is None:
             return
-        facts = {
+        facts: dict[str, object] = {
             "the rows": parts,
             "the settings": self._settings,
             "libraries, threads or machine": machine(),
         }
+        workers = getattr(self._source, "environments", None)
+        if workers is not None:
+            facts["the workers"] = workers()
         if isinstance(self._source, RowBlocks) and past is not None:
             _refuse_other_rows(self._path, facts)
         self._key = resume_key(self._path, ledger, facts, past)
@@ -356,8 +359,9 @@ def _refuse_other_rows(path: Path, facts: Fingerprint) -> None:
     if key is not None and "the rows" in key.changed(facts):
         raise ArmijoError(
             "Expected the rows that the run began with, got others: a file was "
-            "changed, added or removed since then. Bring the files back and resume, or "
-            "begin a new run. Nothing was spent."
+            "changed, added or removed since then, or a cluster's table is cut into "
+            "other partitions. Bring them back and resume, or begin a new run. Nothing "
+            "was spent."
         )
 
 
