@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -180,6 +180,21 @@ class RowBlocks(Protocol):
 
         It goes into keyed tags beside the checkpoint and nowhere else.
         """
+
+
+class Manifest(NamedTuple):
+    """What tells files from others, in their order; nothing of it is public but names.
+
+    Attributes
+    ----------
+    columns : tuple of str
+        The names of the columns.
+    files : tuple
+        Of each file its name, number of rows, bytes and digests.
+    """
+
+    columns: tuple[str, ...]
+    files: tuple[tuple[str, int, int, tuple[str, ...]], ...]
 
 
 @runtime_checkable

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from armijo._noise import PoissonRows
-from armijo.data.blocks import ExactSum, Task, block_total
+from armijo.data.blocks import ExactSum, Manifest, Task, block_total
 from armijo.data.integer_rows import free_memory
 from armijo.data.query import Rows, Taken
 from armijo.errors import ArmijoError, TableError
@@ -275,18 +275,15 @@ class StreamedRows:
         """Say whether so many coded rows may be kept in memory."""
         return n_rows * self._row_bytes <= self._most
 
-    def parts(self) -> tuple[Any, ...] | None:
-        """Return the manifest: name, rows, size and digests of each piece, in order.
-
-        None where a piece has no digests, such as a query.
-        """
+    def parts(self) -> Manifest | None:
+        """Return the manifest of the pieces; None where one has no digests."""
         manifest = []
         for piece in self._table.pieces:
             if piece.digests is None:
                 return None
             entry = piece.name, piece.n_rows, piece.n_bytes, piece.digests()
             manifest.append(entry)
-        return (tuple(self._table.schema.names), tuple(manifest))
+        return Manifest(tuple(self._table.schema.names), tuple(manifest))
 
 
 class SampledRows:
@@ -315,7 +312,7 @@ class SampledRows:
             blocks = self._held = list(blocks)
         return block_total(task, blocks)
 
-    def parts(self) -> tuple[Any, ...] | None:
+    def parts(self) -> Manifest | None:
         """Return what tells the table from others."""
         return self._rows.parts()
 
@@ -413,15 +410,17 @@ def _from_polars(frame: Any) -> StreamedTable:
 
 
 def _from_duckdb(relation: Any) -> StreamedTable:
+    def reader(of: Any, height: int) -> pa.RecordBatchReader:
+        # The second name is that of versions before 1.5.
+        opened = getattr(of, "to_arrow_reader", None) or of.fetch_arrow_reader
+        return opened(height)
+
     def read(names: Sequence[str], height: int) -> Iterable[pa.RecordBatch]:
         quoted = ('"' + name.replace('"', '""') + '"' for name in names)
-        found: Iterable[pa.RecordBatch] = relation.project(
-            ", ".join(quoted)
-        ).fetch_arrow_reader(height)
-        return found
+        return reader(relation.project(", ".join(quoted)), height)
 
-    n_rows = int(relation.aggregate("count(*)").fetchone()[0])
-    schema = relation.limit(0).fetch_arrow_reader(1).schema
+    n_rows = int(relation.aggregate("count(*)").fetchall()[0][0])
+    schema = reader(relation.limit(0), 1).schema
     size = n_rows * 8 * len(schema)
     piece = Piece("the relation", n_rows, size, read, ordered=False)
     return StreamedTable(schema, (piece,))
@@ -470,7 +469,7 @@ def find_stream(
     """
     text = os.fspath(path)
     if "://" in text:
-        filesystem, inside = pafs.FileSystem.from_uri(text)
+        filesystem, inside = _opened(text)
         return _of_files(_remote_files(filesystem, inside), None, text)
     local = pafs.LocalFileSystem()
     if Path(text).is_dir():
@@ -487,6 +486,18 @@ def find_stream(
     else:
         return None
     return _of_files([(str(p), local, None) for p in found], None, text)
+
+
+def _opened(address: str) -> tuple[pafs.FileSystem, str]:
+    """Return the file system of an address, and the path inside it."""
+    try:
+        filesystem, inside = pafs.FileSystem.from_uri(address)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise TableError(
+            f"{address}: Expected an address that pyarrow can open, such as s3://, "
+            f"gs:// or hdfs://, got {shown(error, most=200)}. Nothing was spent."
+        ) from None
+    return filesystem, inside
 
 
 def _remote_files(

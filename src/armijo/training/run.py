@@ -249,6 +249,8 @@ class Run:
                 (self._named, budget, method, described, described_objective, code),
                 repeats=repeats,
             )
+            if past is not None:
+                self._replay.refuse_other_rows()
         self._position = start if past is None else past.state, 0
         if self._files.ready is not None:
             self._refuse_used_up()  # what is there stays as it is
