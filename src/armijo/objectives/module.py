@@ -172,7 +172,7 @@ class ModuleObjective(Objective):
         found, blank = skip_failing(
             add,
             *self._prepared(part),
-            attempt=lambda *batch: add(*batch, torch.zeros_like(total)),
+            attempt=lambda batch, blank: add(batch, blank, torch.zeros_like(total)),
         )
         self._keep(part, w, found, blank)
 
