@@ -325,7 +325,7 @@ def test_networks_show_both_epsilons_and_the_chosen_steps(parts, seen, tmp_path)
     axes = seen["networks"].axes
     assert len(axes) == 4 * 5
     title = axes[4].get_title()
-    assert "CIFAR-10 subset" in title
+    assert "CIFAR-10" in title
     part = in_group(parts, "networks")[0]
     own = part.table[part.table["line"] == "DP-BLSGD (network)"]
     for label, column in (

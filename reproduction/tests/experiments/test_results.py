@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from armijo.errors import ArmijoError
-from armijo_reproduction import Results, experiment, experiment_names, reproduce, runner
+from armijo_reproduction import (
+    Results,
+    experiment,
+    experiment_names,
+    reproduce,
+    runner,
+    runs,
+)
 from armijo_reproduction.results import (
     BUILDS,
     build,
@@ -314,6 +321,21 @@ def test_progress_counts_what_was_done_before(tmp_path, synthetic_runs):
     run(tmp_path, progress=lambda *call: calls.append(call))
     assert [done for done, _, _ in calls] == [total - 2, total - 1, total]
     assert calls[0][2] is None and calls[1][2].fold == 0
+
+
+def test_only_the_last_point_of_a_curve_has_all_test_images(monkeypatch):
+    sizes = []
+    monkeypatch.setattr(
+        runs, "_measured", lambda _, X, y: sizes.append(len(y)) or (0, 0)
+    )
+    wanted = replace(
+        experiment("mnist-mlp", fast=True), rows=40, steps=2, evaluate_every=1
+    )
+    wanted = replace(wanted, sampling_prob=1.0, quick=3, measured=5)
+    *_, key = (k for k in wanted.run_keys() if "non-private" in k.line)
+    rows = runs.run_network(wanted, key, {}, synthetic=True)
+    assert sizes == [3, 5, 40, 5]
+    assert [row["iteration"] for row in rows] == [1, 2]
 
 
 def test_hindsight_takes_the_setting_with_the_best_mean(tmp_path):
