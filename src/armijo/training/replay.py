@@ -367,7 +367,7 @@ class ReplayableRun:
             shown = "; ".join(files[:_NAMED] + ["..."] * (len(files) > _NAMED))
             raise ArmijoError(
                 "Expected the rows that the run began with, got others: "
-                f"{shown or 'their order or a cluster's partitions are not the same'}. Bring the "
+                f"{shown or 'the order or the partitions are not the same'}. Bring the "
                 "files back and resume, or begin a new run. Nothing was spent."
             )
 
