@@ -31,6 +31,7 @@ from armijo.objectives.ghost.grads import (
 )
 from armijo.objectives.ghost.params import every_layer
 from armijo.objectives.ghost.strategy import strategy_for
+from tests.marks import in_turn
 from tests.objectives.ghost.oracle import (
     LAYERS,
     LOSSES,
@@ -56,8 +57,9 @@ def assert_equals_oracle(name, dtype, examples, clipping, clip, loss):
     assert relative_error(found.losses, losses.double()) < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(
+    ("name", "loss"), in_turn([(name,) for name in LAYERS], [*LOSSES])
+)
 def test_sum_equals_one_example_at_a_time(name, loss):
     for clipping, clip in WAYS:
         for dtype in (torch.float64, torch.float32):
