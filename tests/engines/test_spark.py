@@ -20,7 +20,9 @@ from armijo.errors import ArmijoError, TableError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::armijo.errors.ModelWarning"),
+    # What Spark itself does with the pandas that is installed.
     pytest.mark.filterwarnings("ignore:PySpark does not yet:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:The copy keyword:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
