@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -45,6 +46,12 @@ from armijo._noise.rejection import (
     is_below_exp,
     rational,
     uniform_below,
+)
+from armijo._noise.vectors import (
+    gaussian_vector,
+    radial_vector,
+    random_order,
+    with_gaussian,
 )
 from armijo.randomness import KeyedBits, Randomness, RowBits
 from tests.seeded_bits import SeededBits
@@ -152,7 +159,6 @@ def test_float_and_exact_decisions_agree_bit_by_bit(sampler, scale, seed):
     np.testing.assert_array_equal(fast, exact)
 
 
-@settings(max_examples=200)
 @given(
     scale=st.integers(1, 2**50),
     strip=st.integers(-400, 400),
@@ -167,7 +173,6 @@ def test_float_error_stays_far_below_the_guard(scale, strip, rest, later):
     assert smallest - Fraction(GUARD) / 32 < value < largest + Fraction(GUARD) / 32
 
 
-@settings(max_examples=100)
 @given(scale=st.one_of(st.integers(1, 100), st.integers(1, 2**50)))
 def test_every_strip_is_above_the_curve_and_has_the_chance_of_its_area(scale):
     cover = strips_for(scale)
@@ -803,3 +808,98 @@ def test_many_rows_are_drawn_in_parts(monkeypatch):
     assert PoissonRows(1.0, ScriptedRows([], {})).chosen(9, 3).tolist() == [0, 1, 2]
     with pytest.raises(ValueError, match=r"Expected .*sampling_prob"):
         PoissonRows(0.0, RowBits(bytes(32)))
+
+
+# Each law is tested once at a fixed seed; a wrong law fails by far more than this.
+LEAST_P = 1e-4
+
+
+class RepeatingBits:
+    """Gives the same word twice at first, then counts."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def uint64(self, n):
+        self.calls += 1
+        words = np.arange(n, dtype=np.uint64)
+        if self.calls == 1:
+            words[:] = 7
+        return words[::-1].copy()
+
+
+def test_gaussian_coordinates():
+    draws = gaussian_vector(3.0, 20_000, SeededBits(1))
+    assert stats.kstest(draws, stats.norm(scale=3.0).cdf).pvalue > LEAST_P
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_radial_norm_is_gamma_and_direction_is_symmetric(size):
+    bits = SeededBits(2)
+    draws = np.array([radial_vector(0.5, size, bits) for _ in range(4000)])
+    norms = np.linalg.norm(draws, axis=1)
+    law = stats.gamma(size, scale=0.5)
+    assert stats.kstest(norms, law.cdf).pvalue > LEAST_P
+    directions = draws / norms[:, None]
+    assert np.abs(directions.mean(axis=0)).max() < 5 / math.sqrt(4000)
+    second = directions.T @ directions / 4000
+    assert np.abs(second - np.eye(size) / size).max() < 5 / math.sqrt(4000)
+
+
+def test_every_order_is_equally_likely():
+    bits = SeededBits(3)
+    found = [tuple(random_order(3, bits).tolist()) for _ in range(6000)]
+    counts = [found.count(order) for order in permutations(range(3))]
+    assert sum(counts) == 6000
+    assert stats.chisquare(counts).pvalue > LEAST_P
+
+
+def test_words_that_stand_twice_are_drawn_again():
+    bits = RepeatingBits()
+    assert random_order(4, bits).tolist() == [3, 2, 1, 0]
+    assert bits.calls == 2
+
+
+def test_nothing_to_order_and_no_noise():
+    assert random_order(0, SeededBits(0)).size == 0
+    assert not gaussian_vector(0.0, 3, SeededBits(0)).any()
+
+
+@pytest.mark.parametrize("draw", [gaussian_vector, radial_vector])
+def test_a_negative_scale_is_refused(draw):
+    with pytest.raises(ValueError, match="scale >= 0"):
+        draw(-1.0, 3, SeededBits(0))
+
+
+def test_law():
+    answer = np.linspace(-2, 2, 20_000)
+    noisy = with_gaussian(answer, sensitivity=0.1, noise_scale=0.3, bits=SeededBits(1))
+    law = stats.norm(scale=0.3)
+    assert stats.kstest(noisy - answer, law.cdf).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("noise_scale", [1e-6, 0.3, 50.0])
+def test_everything_is_on_a_lattice_that_only_the_noise_decides(noise_scale):
+    step = noise_scale / 2**26
+    noisy = with_gaussian(
+        np.array([math.pi, -1e-9]),
+        sensitivity=1,
+        noise_scale=noise_scale,
+        bits=SeededBits(2),
+    )
+    multiples = noisy / step
+    np.testing.assert_allclose(multiples, np.rint(multiples), rtol=1e-15, atol=0)
+
+
+def test_noise_is_raised_where_rounding_moves_more_than_the_answer():
+    """Sensitivity of one lattice step, 10,000 coordinates: 101 times the noise."""
+    tiny = with_gaussian(
+        np.zeros(10_000), sensitivity=2.0**-26, noise_scale=1.0, bits=SeededBits(3)
+    )
+    assert tiny.std() == pytest.approx(101, rel=0.05)
+
+
+def test_no_noise_leaves_the_answer():
+    answer = np.array([math.pi])
+    found = with_gaussian(answer, sensitivity=1, noise_scale=0, bits=SeededBits(0))
+    np.testing.assert_array_equal(found, answer)

@@ -65,6 +65,7 @@ def draw_steps(ax: Any, history: pd.DataFrame) -> None:
             label="none found",
         )
     ax.set_ylabel("step size")
+    ax.margins(y=0.2)  # room for the legend
     _legend(ax)
     _tidy(ax)
 
@@ -79,6 +80,7 @@ def draw_budgets(ax: Any, history: pd.DataFrame) -> None:
         if values.notna().any():
             ax.plot(history["batch"], values, color=color, linestyle=style, label=name)
     ax.set_ylabel("budget per batch")
+    ax.margins(y=0.2)  # room for the legend
     ax.set_ylim(bottom=0)
     _legend(ax)
     _tidy(ax)
@@ -112,7 +114,6 @@ def _legend(ax: Any) -> None:
 
 
 def _tidy(ax: Any) -> None:
-    """Leave out what carries no information."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25)
 

@@ -411,11 +411,7 @@ def test_one_step_is_paid_and_delivered():
     """Its only batch is a fit; the batch after it would be of another kind."""
     X, y = table()
     model = PrivateLogisticRegression(
-        epsilon=1.0,
-        delta=1e-6,
-        method=HyFree(steps=1),
-        classes=[-1, 1],
-        n_rows=ROWS,
+        epsilon=1.0, delta=1e-6, method=HyFree(steps=1), classes=[-1, 1], n_rows=ROWS
     ).fit(X, y)
     assert model.n_iter_ == len(model.privacy_.ledger) == 1
     assert np.any(model.coef_)

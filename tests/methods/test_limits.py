@@ -170,10 +170,7 @@ class TestNoiseOff:
         """The same batches are drawn again from the same seed."""
         sampling_prob, seed = 0.3, 5
         method = noiseless(
-            BLSGD,
-            sampling_prob=sampling_prob,
-            search=kind,
-            search_form=form,
+            BLSGD, sampling_prob=sampling_prob, search=kind, search_form=form
         )
         model = {"l2": 0.01, "intercept": True}
         randomness = Randomness(seed=seed, insecure_deterministic=True)

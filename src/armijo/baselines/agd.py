@@ -20,8 +20,8 @@ from torch import Tensor
 from armijo import _validate
 from armijo._validate import Count, Positive
 from armijo.accounting.budget import Budget
+from armijo.accounting.calibration import SelectionRule, selection_epsilon
 from armijo.accounting.mechanisms import ExponentialMechanism, Gaussian
-from armijo.baselines.selection import SelectionRule, selection_epsilon
 from armijo.data.gate import BatchPlan, PrivateBatch
 from armijo.methods.base import (
     Direction,
@@ -47,7 +47,6 @@ class AGDState:
     pending: Direction | None = None
 
     def __post_init__(self) -> None:
-        """Check the public number that a grid is made of."""
         _validate.fields(self)
 
 

@@ -64,7 +64,6 @@ class HyFreeState(GradientState):
     loss_clip: Positive
 
     def __post_init__(self) -> None:
-        """Check the public numbers, which may come from a file."""
         _validate.fields(self)
 
 

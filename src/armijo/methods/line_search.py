@@ -101,7 +101,6 @@ class SearchState:
         return self.w if self.point is None else self.point
 
     def __post_init__(self) -> None:
-        """Check the public numbers, which may come from a file."""
         _validate.fields(self)
         if self.iterate.shape != self.w.shape:
             raise ValueError(

@@ -341,11 +341,15 @@ class ReplayableRun:
         parts = self._source.parts()
         if parts is None:
             return None
-        return {
+        facts: dict[str, object] = {
             "the rows": parts,
             "the settings": self._settings,
             "libraries, threads or machine": machine(),
         }
+        workers = getattr(self._source, "environments", None)
+        if workers is not None:
+            facts["the workers"] = workers()
+        return facts
 
     def refuse_other_rows(self) -> None:
         """Refuse to go on with rows that lie elsewhere and are not those of the start.
@@ -363,7 +367,7 @@ class ReplayableRun:
             shown = "; ".join(files[:_NAMED] + ["..."] * (len(files) > _NAMED))
             raise ArmijoError(
                 "Expected the rows that the run began with, got others: "
-                f"{shown or 'their order or a partition is not the same'}. Bring the "
+                f"{shown or 'the order or the partitions are not the same'}. Bring the "
                 "files back and resume, or begin a new run. Nothing was spent."
             )
 

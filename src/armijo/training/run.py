@@ -108,7 +108,6 @@ class RunFiles:
     ready: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a checkpoint that could not be written once steps are paid."""
         _validate.path(ledger=self.ledger, checkpoint=self.checkpoint)
         _validate.boolean(resume=self.resume)
         if self.every is not None:
@@ -218,9 +217,8 @@ class Run:
         described_objective = None
         if isinstance(objective, LinearObjective | AdditiveObjective):
             described_objective = objective  # all of it is public settings
-        _refuse_unfit(method, objective, accounting)
+        _refuse_unfit(method, objective, accounting, method.relation or relation)
         _refuse_source(method, source, self._group)
-        _refuse_exchange(objective, method.relation or relation)
         problem = Problem(objective=described_objective, n_rows=n_rows)
         self.method = method.calibrate(budget, problem)
         self._refuse_cut()
@@ -297,14 +295,12 @@ class Run:
         return PrivacyStatement.of(self.accountant)
 
     def __repr__(self) -> str:
-        """Name the method, the guarantee and how many steps were made."""
         return (
             f"{type(self).__name__}({self.method!r}, {self.accountant.guarantee}, "
             f"steps_made={len(self.records)})"
         )
 
     def __iter__(self) -> Steps:
-        """Make the steps that are left, one record each."""
         steps = self._steps()
         _OPEN[steps] = self._process
         return steps
@@ -480,12 +476,19 @@ class Run:
         )
 
 
-def _refuse_unfit(method: Method[Any], objective: Objective, accounting: str) -> None:
-    name = type(method).__name__
-    if isinstance(objective, AdditiveObjective) and not isinstance(method, Additive):
+def _refuse_unfit(
+    method: Method[Any], objective: Objective, accounting: str, relation: Neighboring
+) -> None:
+    name, coded = type(method).__name__, isinstance(objective, AdditiveObjective)
+    if coded and not isinstance(method, Additive):
         raise ValueError(
             f"Expected the additive method for a coded table, got {name}; give arrays, "
             "or leave the method out. Nothing was spent."
+        )
+    if coded and relation is Neighboring.REPLACE_ONE:
+        raise ValueError(
+            "Expected the add-remove or zero-out relation for a coded table, got "
+            "replace-one: its noise is for one row more or less. Nothing was spent."
         )
     classes = getattr(objective, "outputs", 1)
     if classes > 1 and not method.multi_class:
@@ -499,16 +502,6 @@ def _refuse_unfit(method: Method[Any], objective: Objective, accounting: str) ->
             "Expected accounting='sound', got 'paper', which reproduces the published "
             f"analysis of the line-search methods only, not of {name}. Nothing was "
             "spent."
-        )
-
-
-def _refuse_exchange(objective: Objective, relation: Neighboring) -> None:
-    """Refuse to exchange rows of a coded table: a row's bound is that of one row."""
-    exchange = relation is Neighboring.REPLACE_ONE
-    if exchange and isinstance(objective, AdditiveObjective):
-        raise ValueError(
-            "Expected the add-remove or zero-out relation for a coded table, got "
-            "replace-one: its noise is for one row more or less. Nothing was spent."
         )
 
 
