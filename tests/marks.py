@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which of many like cases the fast suite takes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -25,4 +25,13 @@ def thinned(cases: Iterable[Any], every: int) -> list[Any]:
     """
     return [
         one if not place % every else slow([one])[0] for place, one in enumerate(cases)
+    ]
+
+
+def in_turn(cases: Iterable[tuple[Any, ...]], kinds: Sequence[Any]) -> list[Any]:
+    """Join each case with every kind; the fast suite takes one of them, in turn."""
+    return [
+        (*case, kind) if kind is kinds[place % len(kinds)] else slow([(*case, kind)])[0]
+        for place, case in enumerate(cases)
+        for kind in kinds
     ]

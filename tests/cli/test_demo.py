@@ -100,7 +100,7 @@ def test_every_budget_leaves_a_whole_run(shown, epsilon):
 
 
 def test_a_demo_again_keeps_the_earlier_ledgers(census, tmp_path, monkeypatch):
-    monkeypatch.setattr(demo, "generated_census_frame", lambda: census)
+    monkeypatch.setattr(demo, "generated_census_frame", lambda: census.head(400))
     monkeypatch.setattr(demo, "EPSILONS", (1.0,))
     path = tmp_path / "epsilon-1" / "ledger.jsonl"
     demo.run_demo(tmp_path, on_fit=lambda epsilon: lambda record: None)

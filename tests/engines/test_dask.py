@@ -214,3 +214,15 @@ def test_a_block_shows_nothing(people):
     assert code_block(lambda frame: 1 / 0, 0, people).reason == (
         "an error of type ZeroDivisionError"
     )
+
+
+@pytest.mark.parametrize("cell", [None, 0.5, "x"])
+def test_a_partition_has_the_types_of_its_table(cell):
+    from armijo.engines.dask import _Code
+
+    head = pd.DataFrame({"town": pd.Series([], dtype=np.int64)})
+    code = _Code(lambda frame: Taken(frame.to_numpy(), None), head, ("town",), 0)
+    ids = [10**16, 10**16 + 2]
+    assert not isinstance(code(0, pd.DataFrame({"town": ids}), None), Failure)
+    # As floats or objects, the texts of the other cells would not be the same.
+    assert isinstance(code(0, pd.DataFrame({"town": [*ids, cell]}), None), Failure)

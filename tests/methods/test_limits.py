@@ -13,7 +13,7 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
-from armijo._noise import poisson_sample
+from armijo._noise import PoissonRows
 from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.budget import Budget
 from armijo.data.gate import PrivateDataset
@@ -176,8 +176,8 @@ class TestNoiseOff:
         randomness = Randomness(seed=seed, insecure_deterministic=True)
         found = run_method(method, loss, randomness=randomness, **model)
         batches = [
-            poisson_sample(
-                ROWS, sampling_prob, randomness.for_charge(step).stream("sampling")
+            PoissonRows(sampling_prob, randomness.for_charge(step).row_bits()).chosen(
+                0, ROWS
             )
             for step in range(STEPS)
         ]

@@ -34,7 +34,7 @@ from armijo.engines.blocks import (
     speaking,
 )
 from armijo.engines.files import FilePart, FileParts
-from armijo.errors import ArmijoError
+from armijo.errors import ArmijoError, TableError
 from armijo.tables.cells import shown
 from armijo.tables.frames import arrow_to_pandas
 
@@ -115,7 +115,7 @@ class DaskTable(EngineTable):
         most = _memory(client) if memory is None else memory
         # Features of single columns, then those with products: both are held.
         held_rows = most / (len(self.parts) * (cell_bytes + 16 * features))
-        code = _Code(encode, tuple(self.meta.columns), tuple(columns), held_rows)
+        code = _Code(encode, self.head(), tuple(columns), held_rows)
         coded, run = delayed(code, pure=False), uuid4().hex
         labels = self.labels or [None] * len(self.parts)
         pairs = enumerate(zip(self.parts, labels, strict=True))
@@ -132,7 +132,7 @@ class _Code:
     """Codes a partition in its worker; what it holds is public."""
 
     encode: Encode
-    names: tuple[str, ...]
+    head: pd.DataFrame
     columns: tuple[str, ...]
     held_rows: float
 
@@ -150,11 +150,34 @@ class _Code:
         """Return the needed columns of a partition."""
         if isinstance(part, FilePart):
             return arrow_to_pandas(part.read(self.columns))
-        own = self.names if labels is None else self.names[:-1]
-        frame = pd.DataFrame(part, columns=pd.Index(own))
+        names = self.head.columns
+        own = names if labels is None else names[:-1]
+        frame = pd.DataFrame(part, columns=own)
+        for name in own:
+            if not _alike(frame[name].dtype, self.head[name].dtype):
+                raise TableError(
+                    f"the type {frame[name].dtype} in a partition for column "
+                    f"{shown(name)}, which its table says is "
+                    f"{self.head[name].dtype}: give all partitions one type"
+                )
         if labels is not None:
-            frame = frame.assign(**{self.names[-1]: np.asarray(labels)})
+            frame = frame.assign(**{names[-1]: np.asarray(labels)})
         return frame[list(self.columns)]
+
+
+def _alike(own: Any, declared: Any) -> bool:
+    """Say whether cells of both types are read alike.
+
+    A type that follows from the cells lets one row change others: a missing cell makes
+    floats of whole numbers, whose texts are not the same.
+    """
+    kinds = pd.api.types
+    if kinds.is_numeric_dtype(declared) or kinds.is_datetime64_any_dtype(declared):
+        return bool(own == declared)
+    listed = isinstance(declared, pd.CategoricalDtype)
+    if listed or isinstance(own, pd.CategoricalDtype):  # with any categories
+        return listed and isinstance(own, pd.CategoricalDtype)
+    return not kinds.is_numeric_dtype(own) and not kinds.is_datetime64_any_dtype(own)
 
 
 def _ask(

@@ -10,7 +10,6 @@ lost executor had is made again by Spark, from the table's own plan.
 
 import math
 import os
-import pickle
 import sys
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -135,7 +134,7 @@ def _renamed(frame: Any, columns: Sequence[str]) -> Any:
 def _cells(**columns: Sequence[Any]) -> pa.RecordBatch:
     """Return objects as cells of bytes."""
     named = {
-        name: pa.array([pickle.dumps(v) for v in values], pa.binary())
+        name: pa.array([_spark_pickle().dumps(v) for v in values], pa.binary())
         for name, values in columns.items()
     }
     return pa.RecordBatch.from_pydict(named)
@@ -143,7 +142,18 @@ def _cells(**columns: Sequence[Any]) -> pa.RecordBatch:
 
 def _unpickled(frame: Any) -> list[Any]:
     """Return the objects of a frame with one column of bytes."""
-    return [pickle.loads(row[0]) for row in frame.collect()]
+    loads = _spark_pickle().loads
+    return [loads(row[0]) for row in frame.collect()]
+
+
+def _spark_pickle() -> Any:
+    """Return Spark's serializer: a driver and its workers run each other's code anyway.
+
+    What it reads never leaves the cluster; no file of a user is read by it.
+    """
+    from pyspark.serializers import CPickleSerializer
+
+    return CPickleSerializer()
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,13 +234,14 @@ class _Add:
 
     def _block(self, entry: Any, block: Any) -> Block | Failure:
         """Return a block, as this worker holds it if it does."""
-        told = pickle.loads(entry.as_py())
+        loads = _spark_pickle().loads
+        told = loads(entry.as_py())
         if isinstance(told, Failure):
             return told
         key = self.run, told[0]
         if key in _HELD and _HELD[key].entry == told[1]:
             return _HELD[key]
-        found: Block = pickle.loads(block.as_py())
+        found: Block = loads(block.as_py())
         for other in [held for held in _HELD if held[0] != self.run]:
             del _HELD[other]
         n_rows = found.entry.n_rows + sum(held.entry.n_rows for held in _HELD.values())

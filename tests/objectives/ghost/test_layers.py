@@ -13,7 +13,6 @@ from armijo.data.certified import SLACK, shares
 from armijo.errors import UnsupportedModule
 from armijo.objectives.ghost import (
     clipped_gradient_sum,
-    conv,
     flat_parameters,
     flat_size,
     grads,
@@ -87,7 +86,7 @@ def test_gradients_that_are_kept_or_formed_again_agree(name, keeps, monkeypatch)
     """Both ways are right for every shape, whichever the memory would choose."""
     monkeypatch.setattr(strategy, "_KEPT_NUMBERS", 1 << 25 if keeps else 0)
     monkeypatch.setattr(grads, "BLOCK", 1000)
-    monkeypatch.setattr(conv, "_COPIED", 1000)
+    monkeypatch.setattr(grads, "_COPIED_NUMBERS", 1000)
     loss = LOSSES["cross_entropy"]
     assert_equals_oracle(name, torch.float64, 7, "norm", 0.3, loss)
     assert_equals_oracle(name, torch.float32, 7, "norm", 0.3, loss)
