@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from armijo.engines.blocks import BlockTable as BlockTable
-from armijo.tables.stream import is_stream, open_stream
+from armijo.tables.frames import is_frame
+from armijo.tables.stream import StreamedTable, is_stream, open_stream
 
 
 def engine_of(X: object) -> str | None:
@@ -23,6 +24,15 @@ def engine_of(X: object) -> str | None:
     package, name = kind.__module__.partition(".")[0], kind.__name__
     known = package in ("dask", "dask_expr") and name in ("DataFrame", "Array")
     return "dask" if known else None
+
+
+def is_table(X: object) -> bool:
+    """Say whether columns have names and types, and nothing has coded them yet."""
+    if isinstance(X, StreamedTable):
+        return X.encode is None
+    if engine_of(X) is not None:
+        return type(X).__name__ == "DataFrame"
+    return is_frame(X) or is_stream(X)
 
 
 def open_blocks(X: Any, y: Any) -> tuple[BlockTable | None, Any]:
