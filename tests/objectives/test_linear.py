@@ -495,7 +495,7 @@ def test_no_rows():
 BUDGET = Budget(epsilon=8.0, delta=1e-5)
 METHODS = {
     "auto": {},
-    "blsgd": {"search_form": "difference"},
+    "blsgd": {"search_form": "difference", "expected_steps": 15},
     "sgd": {},
     "objpert": {"data_norm": 2.0},
     "outpert-gd": {"data_norm": 2.0},
