@@ -15,6 +15,7 @@ import resource
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +38,18 @@ METHODS: dict[str, Whitened] = {
     # A share so small that noise drowns the matrix: the whitening is the identity.
     "no-moments": Whitened(moment_share=1e-9),
 }
+MORE = tuple(replace(bank, filters=bank.filters * 3 // 2) for bank in BANKS)
 FEATURES: dict[str, dict[str, Any]] = {
+    "more-filters": {"banks": MORE},
+    "wide": {"banks": MORE, "components": 3500},
     "one-bank": {"banks": BANKS[:1]},
     "two-banks": {"banks": BANKS[:2]},
     "mirror": {"mirror": True},
     "no-mirror": {"mirror": False},
 }
 CONSTANTS = {"no-whitening": {"WHITENING": 1e3}, "no-scaling": {"BASIS": 1e3}}
-"""Parts of the method, by what an ablation leaves out: variances of patches, or of
-features along the basis, are nothing beside such a constant."""
+"""Parts of the method, by what an ablation leaves out or adds: variances of patches,
+or of features along the basis, are nothing beside such a constant."""
 
 
 def main() -> None:

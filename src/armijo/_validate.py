@@ -119,6 +119,18 @@ def choice(options: tuple[str, ...], **values: object) -> None:
             )
 
 
+def same_length(what: str, *lengths: int) -> None:
+    """Refuse ``what`` unless all lengths are equal.
+
+    How many rows there are may be private: no number is named.
+    """
+    if len(set(lengths)) > 1:
+        raise ValueError(
+            f"Expected {what}, got different numbers of them; pass what belongs "
+            "together. Nothing was spent."
+        )
+
+
 def boolean(**values: object) -> None:
     """Refuse anything but True and False, of Python or NumPy."""
     for name, value in values.items():

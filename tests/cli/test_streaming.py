@@ -405,6 +405,27 @@ def bad_columns(data):
     return r"part-9\.parquet: .*it lacks 'sex'"
 
 
+def more_columns(data):
+    pq.write_table(people().append_column("more", people()["age"]), data / "part-9")
+    return r"part-9: .*it has 'more'"
+
+
+def one_name_twice(data):
+    table = people().rename_columns(["age", "age", "label"])
+    pq.write_table(table, data / "part-0.parquet")
+    return r"part-0\.parquet: Expected different names of columns, got 'age' twice"
+
+
+def one_file_twice(data):
+    (data / "part-9.parquet").symlink_to(data / "part-0.parquet")
+    return r"part-9\.parquet: Expected each file once"
+
+
+def no_file(data):
+    (data / "part-9.parquet").write_text("age,sex,label\n1,f,lo\n")
+    return r"part-9\.parquet: Expected a Parquet file, got"
+
+
 def empty_file(data):
     (data / "part-9.parquet").write_bytes(b"")
     return r"part-9\.parquet: .*empty file"
@@ -438,8 +459,8 @@ def nothing(data):
 @pytest.mark.parametrize(
     "spoil",
     [
-        *(bad_type, bad_columns, empty_file, no_rows),
-        *(truncated_file, truncated_group, nothing),
+        *(bad_type, bad_columns, more_columns, one_name_twice, one_file_twice),
+        *(no_file, empty_file, no_rows, truncated_file, truncated_group, nothing),
     ],
 )
 def test_bad_input_is_named_before_any_charge(folder, spoil):
@@ -447,6 +468,30 @@ def test_bad_input_is_named_before_any_charge(folder, spoil):
     with pytest.raises(TableError, match=said):
         fitted(folder, "data", "out")
     assert not (folder / "out").exists()
+
+
+def test_a_pattern_that_matches_nothing_is_named(folder):
+    with pytest.raises(TableError, match=r"\*\.parq: Expected Parquet files, got none"):
+        fitted(folder, "data/*.parq", "out")
+    dataset = ds.dataset([folder / "data/part-0.parquet"] * 2)
+    with pytest.raises(TableError, match="Expected each file once, got it twice"):
+        open_stream(dataset)
+
+
+def test_pages_that_cannot_be_decoded_name_their_file_and_release_nothing(tmp_path):
+    """They are found in the pass that reads them, which is paid for by then."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(people().drop_columns("sex"), path, compression="none")
+    spoiled = bytearray(path.read_bytes())
+    spoiled[10:40] = b"\xff" * 30
+    path.write_bytes(spoiled)
+    ledger = tmp_path / "ledger.jsonl"
+    model = sampling(random_state=None, ledger=ledger)
+    with pytest.raises(
+        ArmijoError, match=r"a\.parquet: Expected rows that can be read"
+    ):
+        model.fit_resumable(ds.dataset(path), "label", memory=0)
+    assert len(charges(ledger)) == 1 and not hasattr(model, "coef_")
 
 
 def test_a_column_of_the_wrong_type_is_refused_by_its_type(folder):

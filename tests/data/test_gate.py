@@ -436,7 +436,7 @@ def test_a_release_gets_all_rows_and_its_own_bits():
     ("arguments", "message"),
     [
         ({"X": X3[0]}, "1 dimensions"),
-        ({"X": X3, "y": np.zeros(2)}, "2 labels for 3 rows"),
+        ({"X": X3, "y": np.zeros(2)}, "as many labels as rows, got different"),
         ({"X": X3, "n_rows": 0}, "n_rows >= 1, got 0"),
         ({"X": X3, "n_rows": 2.5}, "n_rows to be an integer, got 2.5"),
     ],

@@ -23,8 +23,9 @@ from tests.engines import driver
 FEATURES = ["age", "town"]
 pytestmark = [
     pytest.mark.filterwarnings("ignore::armijo.errors.ModelWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning:pyspark"),
+    # What Spark itself does with the pandas that is installed.
     pytest.mark.filterwarnings("ignore:PySpark does not yet:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:The copy keyword:DeprecationWarning"),
     # Sockets of an engine that go with their process.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

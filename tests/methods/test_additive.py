@@ -387,10 +387,10 @@ class TestCodedRows:
 
     def test_labels_and_weights_have_to_be_as_many_as_rows(self):
         table = CodedTable(COLUMNS[:1], (np.ones(3),))
-        with pytest.raises(ValueError, match="a label for each of 3"):
+        with pytest.raises(ValueError, match="a label for each row"):
             CodedRows(table, [1.0])
         for weight in (np.ones(2), np.ones((3, 1)), np.ones(())):
-            with pytest.raises(ValueError, match="a weight for each of 3"):
+            with pytest.raises(ValueError, match="a weight for each row"):
                 CodedRows(table, np.ones(3), weight)
         with pytest.raises(ValueError, match="columns of one length"):
             CodedTable(COLUMNS[:2], (np.ones(3), np.ones(2)))

@@ -17,7 +17,6 @@ from armijo.estimators.linear import PrivateLinearClassifier
 from armijo.methods.base import Method, Problem
 from armijo.objectives.additive import AdditiveObjective
 from armijo.tables.coder import coded_columns, refuse_columns
-from armijo.tables.linear import refuse_unbounded
 from armijo.tables.schema import Schema
 from armijo.tables.stream import MemoryPlan, StreamedTable, find_stream
 
@@ -125,7 +124,6 @@ def _calibrated(
 ) -> tuple[Method[Any], int, int]:
     """Return the calibrated method, most features, and numbers of a coded row."""
     if isinstance(estimator, PrivateLinearClassifier):
-        refuse_unbounded(public)
         estimator.classes_ = np.arange(len(public.classes))
         estimator.n_features_in_ = len(public.feature_names)
         method, objective = estimator._problem()

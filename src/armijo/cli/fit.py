@@ -53,7 +53,7 @@ from armijo.tables import ROW_BORDERS, Schema, encode, load_schema, read_table
 from armijo.tables.coder import code_column, code_table, refuse_columns
 from armijo.tables.columns import Fault, Label, Person, Target
 from armijo.tables.frames import with_person
-from armijo.tables.linear import refuse_unbounded
+from armijo.tables.linear import refuse_no_classes, refuse_unbounded, unbounded
 from armijo.tables.stream import StreamedTable, find_stream
 from armijo.training.replay import destroy_key, key_path
 
@@ -147,16 +147,14 @@ def fit_table(
         "ready": partial(_prepare, folder, overwrite=overwrite and not resume),
         "memory": memory,
     }
-    common = {"ledger": folder / LEDGER, "callback": watched}
-    given = {**parameters, **common}
+    given = {**parameters, "ledger": folder / LEDGER, "callback": watched}
+    estimator = _estimator(kind, public, given)
     with _opened(table, engine, scheduler, memory, multiline) as rows:
-        if kind == "additive":
-            estimator: Estimator = _table_estimator(public, given)
+        if isinstance(estimator, PrivateTableEstimator):
             with warnings.catch_warnings():  # the report and the outcome have them
                 warnings.simplefilter("ignore", ModelWarning)
                 estimator.fit_resumable(rows, **files)
         else:
-            estimator = _linear_estimator(kind, public, given)
             estimator.fit_resumable(*_scaled(rows, public), **files)
     estimator.set_params(callback=None)
     if multiline:
@@ -199,7 +197,6 @@ def _scaled(
         X, y = encode(rows, public)
         return X, np.asarray(y)
     refuse_columns(rows.head(), public, empty=True)
-    refuse_unbounded(public)
     return (replace(rows, encode=ScaledBlock(public)),)
 
 
@@ -215,28 +212,29 @@ def dry_run(
     """Return what :func:`fit_table` would do, from metadata; nothing is spent."""
     _validate.choice(("additive", *LINEAR), kind=kind)
     public = _public_schema(schema, target, kind, parameters.get("person"))
-    made = _table_estimator if kind == "additive" else partial(_linear_estimator, kind)
-    return planned_fit(
-        table, public, made(public, parameters), kind=kind, memory=memory
-    )
+    estimator = _estimator(kind, public, parameters)
+    return planned_fit(table, public, estimator, kind=kind, memory=memory)
 
 
-def _table_estimator(
-    public: Schema, parameters: Mapping[str, Any]
-) -> PrivateTableEstimator:
-    """Return the estimator of a table by what its target is."""
-    kind = "regressor" if isinstance(public.response, Target) else "classifier"
-    return TABLE[kind](schema=public, **parameters)
+def _estimator(kind: str, public: Schema, parameters: Mapping[str, Any]) -> Estimator:
+    """Return the estimator: of a table, or of features scaled by public bounds.
 
-
-def _linear_estimator(
-    kind: str, public: Schema, parameters: Mapping[str, Any]
-) -> PrivateLinearClassifier:
-    """Return the estimator of a linear model, whose classes are positions."""
+    A linear model without all bounds is one of a table, which learns them; with them
+    its classes are positions.
+    """
+    if kind == "additive":
+        number = isinstance(public.response, Target)
+        return TABLE["regressor" if number else "classifier"](
+            schema=public, **parameters
+        )
+    refuse_no_classes(public)
     given = {"method": "auto", "options": {}, **parameters}
     method = make_method(given.pop("method"), given.pop("options"))
-    places = list(range(len(public.classes)))
-    return LINEAR[kind](**given, method=method, classes=places, n_rows=public.n_rows)
+    linear = LINEAR[kind](**given, method=method, n_rows=public.n_rows)
+    if unbounded(public) and linear.learns_scales:
+        return linear.table_estimator(schema=public)
+    refuse_unbounded(public)
+    return linear.set_params(classes=list(range(len(public.classes))))
 
 
 def _model(kind: str, estimator: Estimator, public: Schema) -> Model | None:

@@ -105,12 +105,11 @@ class CodedTable:
     weight: FloatArray | None = None
 
     def __post_init__(self) -> None:
-        lengths = {len(cells) for cells in self.cells}
-        if len(lengths) != 1 or len(self.cells) != len(self.columns):
+        if len(self.cells) != len(self.columns) or not self.cells:
             raise ValueError(
-                f"Expected {len(self.columns)} columns of one length, got "
-                f"{len(self.cells)} of lengths {sorted(lengths)}."
+                f"Expected cells of {len(self.columns)} columns, got {len(self.cells)}."
             )
+        _validate.same_length("as many cells in each column", *map(len, self.cells))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -160,11 +159,14 @@ class CodedRows:
             weight = np.clip(np.where(np.isnan(numbers), 0.0, numbers), 0.0, 1.0)
         self._table = replace(table, weight=weight)
         for name, values in (("label", self._y), ("weight", weight)):
-            if values is not None and values.shape != (len(table),):
+            if values is None:
+                continue
+            if values.ndim != 1:
                 raise ValueError(
-                    f"Expected a {name} for each of {len(table)} rows, got an array "
-                    f"of shape {values.shape}."
+                    f"Expected a {name} for each row, got an array of {values.ndim} "
+                    "dimensions. Nothing was spent."
                 )
+            _validate.same_length(f"a {name} for each row", len(values), len(table))
 
     def __len__(self) -> int:
         """Return the number of rows."""

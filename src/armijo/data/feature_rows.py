@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from armijo import _validate
 from armijo.accounting.budget import FloatArray
 from armijo.data.integer_rows import FEATURE_BITS, IntegerRows, blocks
 from armijo.data.query import Index, Taken
@@ -45,11 +46,11 @@ class FeatureRows:
     def __init__(
         self, steps: NDArray[np.int16], y: NDArray[Any], known: NDArray[np.bool_]
     ) -> None:
-        if steps.ndim != 2 or not len(steps) == len(y) == len(known):
+        if steps.ndim != 2:
             raise ValueError(
-                f"Expected as many labels as rows, got {len(y)} labels for "
-                f"{len(steps)} rows; pass arrays that belong together."
+                f"Expected a table of rows, got an array of {steps.ndim} dimensions."
             )
+        _validate.same_length("as many labels as rows", len(steps), len(y), len(known))
         self._steps, self._y, self._known = steps, y, known
         self._held = held_rows(steps, known.astype(np.float64))
 

@@ -83,10 +83,10 @@ class IntegerRows:
     before : IntegerRows or None
         The same rows with the first features only.
     held : array or None
-        All rows, in float64, in which they are multiplied, or in float32 where they
-        are many: both have them exactly.  None computes them again whenever they are
-        needed, since they would take more memory than there is.  Whichever it is, the
-        integers are the same.
+        The first rows, in float64, in which they are multiplied, or in float32 where
+        they are many: both have them exactly.  Other rows are computed again whenever
+        they are needed, since they would take more memory than there is.  Whichever it
+        is, the integers are the same.
     """
 
     fill: Fill
@@ -114,10 +114,11 @@ class IntegerRows:
         """
         n_rows, most = len(weight), free_memory() if memory is None else memory
         size = n_rows * n_features
+        small = size <= _HELD and size * 8 <= most
+        count = min(n_rows, most // (4 * max(n_features, 1)))  # rows that are held
         held = None
-        if size * 4 <= most:
-            small = size <= _HELD and size * 8 <= most
-            held = np.empty((n_rows, n_features), np.float64 if small else np.float32)
+        if count:
+            held = np.empty((count, n_features), np.float64 if small else np.float32)
         squares = np.empty(n_rows)
         found = cls(fill, n_features, weight, squares, whole, before)
         for part in blocks(n_rows, n_features):
@@ -125,7 +126,7 @@ class IntegerRows:
             # 34 bits and the columns: exact in any order for 2**19 of them.
             squares[part] = np.einsum("ij,ij->i", block, block)
             if held is not None:
-                held[part] = block
+                held[part] = block[: len(held[part])]
         return replace(found, held=held)
 
     def _computed(self, part: slice) -> FloatArray:
@@ -133,7 +134,8 @@ class IntegerRows:
 
         Features beyond the range are cut; one that is no number is zero.
         """
-        block = np.empty((len(self.weight[part]), self.n_features))
+        # Features one after the other in memory: they are written so.
+        block = np.empty((self.n_features, len(self.weight[part]))).T
         new = block
         if self.before is not None:
             known = self.before.block(part)
@@ -149,7 +151,8 @@ class IntegerRows:
 
     def block(self, part: slice) -> FloatArray:
         """Return some rows as float64, not to be changed."""
-        if self.held is None:
+        end = part.indices(len(self))[1]
+        if self.held is None or end > len(self.held):
             return self._computed(part)
         return np.asarray(self.held[part], dtype=np.float64)
 

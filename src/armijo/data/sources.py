@@ -14,6 +14,7 @@ from scipy import sparse
 from torch import Tensor
 from torch.utils.data import default_collate
 
+from armijo import _validate
 from armijo.accounting.budget import FloatArray
 from armijo.data.blocks import RowBlocks
 from armijo.data.coded import CodedRows
@@ -48,11 +49,8 @@ class ArrayRows:
             raise ValueError(
                 f"Expected a table of rows, got an array of {X.ndim} dimensions."
             )
-        if y is not None and np.shape(y)[0] != X.shape[0]:
-            raise ValueError(
-                f"Expected as many labels as rows, got {np.shape(y)[0]} labels for "
-                f"{X.shape[0]} rows; pass arrays that belong together."
-            )
+        if y is not None:
+            _validate.same_length("as many labels as rows", np.shape(y)[0], X.shape[0])
         self._X, self._y = X, None if y is None else np.asarray(y)
         self._norms: FloatArray | None = None
         self.run_cache: dict[object, Any] = {}
@@ -111,11 +109,7 @@ class TensorRows:
         self._pair = _frozen(inputs), _frozen(targets)
         self._device = device
         sizes = {len(tensor) for side in self._pair for tensor in _tuple(side)}
-        if len(sizes) != 1:
-            raise ValueError(
-                f"Expected as many targets as inputs, got lengths {sorted(sizes)}; "
-                "pass tensors that belong together. Nothing was spent."
-            )
+        _validate.same_length("as many targets as inputs", *sizes)
         self._size = sizes.pop()
 
     def __len__(self) -> int:

@@ -14,7 +14,8 @@ from typing import Any
 from armijo.engines.blocks import BlockTable as BlockTable
 from armijo.engines.blocks import EngineTable as EngineTable
 from armijo.engines.files import open_files
-from armijo.tables.stream import is_stream, open_stream
+from armijo.tables.frames import is_frame
+from armijo.tables.stream import StreamedTable, is_stream, open_stream
 
 
 def engine_of(X: object) -> str | None:
@@ -30,6 +31,15 @@ def engine_of(X: object) -> str | None:
     return (
         "spark" if package[:2] == ["pyspark", "sql"] and name == "DataFrame" else None
     )
+
+
+def is_table(X: object) -> bool:
+    """Say whether columns have names and types, and nothing has coded them yet."""
+    if isinstance(X, StreamedTable | EngineTable):
+        return X.encode is None
+    if engine_of(X) is not None:
+        return type(X).__name__ == "DataFrame"
+    return is_frame(X) or is_stream(X)
 
 
 def open_blocks(X: Any, y: Any) -> tuple[BlockTable | None, Any]:

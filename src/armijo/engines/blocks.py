@@ -23,7 +23,7 @@ import pyarrow as pa
 import scipy
 import torch
 
-from armijo.data.blocks import ExactSum, RowBlocks, SumTask
+from armijo.data.blocks import ExactSum, RowBlocks, Task
 from armijo.data.query import Rows, Taken
 from armijo.errors import ArmijoError, TableError
 from armijo.tables.cells import shown
@@ -212,7 +212,7 @@ def entry_of(block: Block | Failure) -> tuple[Hashable, Entry] | Failure:
     return block if isinstance(block, Failure) else (block.place, block.entry)
 
 
-def answer(task: SumTask, block: Block | Failure) -> Answer | Failure:
+def answer(task: Task, block: Block | Failure) -> Answer | Failure:
     """Return the sum of a task over a block, in the worker that has it."""
     if isinstance(block, Failure):
         return block
@@ -241,7 +241,7 @@ class EngineRows(RowBlocks):
     def __init__(
         self,
         entries: Iterable[tuple[Hashable, Entry] | Failure],
-        ask: Callable[[SumTask], Iterator[Answer | Failure]],
+        ask: Callable[[Task], Iterator[Answer | Failure]],
     ) -> None:
         self._entries: dict[Hashable, Entry] = {}
         for found in entries:
@@ -265,7 +265,7 @@ class EngineRows(RowBlocks):
         """Return the number of rows at the first pass."""
         return self._n_rows
 
-    def total(self, task: SumTask) -> ExactSum:
+    def total(self, task: Task) -> ExactSum:
         """Return the exact sum over all blocks, each in it exactly once."""
         return reduce(add, self._checked(self._ask(task)))
 

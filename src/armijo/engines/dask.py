@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from armijo.data.blocks import SumTask
+from armijo.data.blocks import Task
 from armijo.engines.blocks import (
     NOT_RELEASED,
     Answer,
@@ -180,9 +180,7 @@ def _alike(own: Any, declared: Any) -> bool:
     return not kinds.is_numeric_dtype(own) and not kinds.is_datetime64_any_dtype(own)
 
 
-def _ask(
-    client: Any, blocks: Sequence[Any], task: SumTask
-) -> Iterator[Answer | Failure]:
+def _ask(client: Any, blocks: Sequence[Any], task: Task) -> Iterator[Answer | Failure]:
     """Send a task to all partitions, and yield the answers as they come."""
     from distributed import as_completed
     from distributed.protocol.pickle import dumps
@@ -199,7 +197,7 @@ def _ask(
             yield found
 
 
-def _received(task: SumTask) -> SumTask:
+def _received(task: Task) -> Task:
     """Return a task as it arrived."""
     return task
 

@@ -22,7 +22,7 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
-from armijo.data.blocks import ExactSum, SumTask
+from armijo.data.blocks import ExactSum, Task
 from armijo.data.integer_rows import free_memory
 from armijo.engines.blocks import (
     NOT_RELEASED,
@@ -218,7 +218,7 @@ def _partition() -> int:
 class _Add:
     """Adds up the blocks of a partition in its worker."""
 
-    task: SumTask
+    task: Task
     run: str
     row_bytes: int
     memory: int | None
@@ -272,7 +272,7 @@ def _share() -> float:
 
 
 def _ask(
-    coded: Any, add: Callable[[SumTask], _Add], task: SumTask
+    coded: Any, add: Callable[[Task], _Add], task: Task
 ) -> Iterator[Answer | Failure]:
     """Send a task to all partitions, and yield their answers."""
     with speaking("Spark", NOT_RELEASED):

@@ -8,6 +8,7 @@ paid for (:mod:`armijo.methods.additive`).
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -15,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils import Tags, check_consistent_length, column_or_1d
+from sklearn.utils import Tags, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -51,7 +52,7 @@ from armijo.estimators.weights import (
     person_weights,
     row_weights,
 )
-from armijo.methods.additive import Additive
+from armijo.methods.additive import ONE_PHASE, Additive
 from armijo.objectives.additive import AdditiveObjective
 from armijo.objectives.elementwise import elementwise_self_test
 from armijo.plotting import plot_shapes
@@ -71,6 +72,9 @@ from armijo.tables.frames import (
     to_frame,
 )
 from armijo.training.run import Callback, Run, RunFiles
+
+TABLE_BATCHES = 6 + ONE_PHASE[0]
+"""The most batches of a model of lines: two of counts, moments, steps, and three."""
 
 
 class PrivateTableEstimator(PrivateEstimator):
@@ -276,6 +280,7 @@ class PrivateTableEstimator(PrivateEstimator):
         frame = self._frame(X, reset=True)
         if isinstance(y, str):
             y, frame = named_column(frame, y), frame.drop(columns=y)
+            self._frame(frame, reset=True)  # y is no feature
         assumed = self._resolve(frame)
         return self._held_rows(frame, y, sample_weight, person), assumed
 
@@ -348,7 +353,9 @@ class PrivateTableEstimator(PrivateEstimator):
         frame = to_frame(X)
         if reset:
             self.n_features_in_ = frame.shape[1]
-            self.feature_names_in_ = np.array(list(frame.columns), dtype=object)
+            self.__dict__.pop("feature_names_in_", None)
+            if not isinstance(X, pd.DataFrame) or X is frame:  # not numbered
+                self.feature_names_in_ = np.array(list(frame.columns), dtype=object)
         return frame
 
     def _persons(self, frame: pd.DataFrame, persons: Any) -> NDArray[Any] | None:
@@ -369,7 +376,7 @@ class PrivateTableEstimator(PrivateEstimator):
         if name is not None:
             return code_column(frame, Person(name))
         values = pd.Series(np.asarray(persons, dtype=object), name="person")
-        check_consistent_length(values, frame)
+        _validate.same_length("a person for each row", len(values), len(frame))
         (found,) = Person("person").code(values)
         return found
 
@@ -526,7 +533,9 @@ class PrivateClassifier(ClassifierMixin, PrivateTableEstimator):
         if isinstance(label, Label) and self.classes is None:
             self.classes_ = np.array(label.classes)
             if y is not None:
-                frame = pd.DataFrame({label.name: np.asarray(y, dtype=object)})
+                y = column_or_1d(y, warn=True, dtype=object)
+                _validate.same_length("a label for each row", len(y), len(frame))
+                frame = pd.DataFrame({label.name: y})
             return code_column(frame, label).astype(np.int64)
         if y is None:
             if label is None:
@@ -541,7 +550,7 @@ class PrivateClassifier(ClassifierMixin, PrivateTableEstimator):
         if known is None and listed and self.schema == FROM_DTYPES:
             known = y.dtype.categories.tolist()
         y = column_or_1d(y, warn=True)
-        check_consistent_length(y, np.empty(n_rows))
+        _validate.same_length("a label for each row", len(y), n_rows)
         if known is None and y.dtype == bool:
             known = [False, True]
         refuse_several(self.distributed, classes_read_from_the_labels=known is None)
@@ -599,6 +608,29 @@ class PrivateClassifier(ClassifierMixin, PrivateTableEstimator):
         # Noise may cost any accuracy on the tiny tables of the estimator checks.
         tags.classifier_tags.poor_score = True
         return tags
+
+
+class LineClassifier(PrivateClassifier):
+    """A line for each number and a coefficient for each level: a linear model.
+
+    What :class:`armijo.PrivateLogisticRegression` and :class:`armijo.PrivateLinearSVC`
+    make of a table.  Parameters are those of :class:`PrivateClassifier`.
+    """
+
+    hinge: Literal["hinge", "huberized-hinge"] | None = None
+    """The loss in place of the logistic one."""
+
+    def _method(self) -> Additive:
+        return Additive(basis="line", pairs=False)
+
+    def _objective(self) -> AdditiveObjective:
+        objective = super()._objective()
+        return replace(objective, loss=self.hinge) if self.hinge else objective
+
+    @property
+    def feature_names_(self) -> tuple[str, ...]:
+        """The names of the features that have coefficients."""
+        return self.model_.feature_names(self.level_names_)
 
 
 class PrivateRegressor(RegressorMixin, PrivateTableEstimator):
@@ -667,7 +699,7 @@ class PrivateRegressor(RegressorMixin, PrivateTableEstimator):
                 raise _no_target()
             return code_column(frame, target).astype(np.float64)
         values = column_or_1d(y, warn=True)
-        check_consistent_length(values, frame)
+        _validate.same_length("a target for each row", len(values), len(frame))
         (numbers,) = Target("y").code(pd.Series(values, name="y"))
         return np.asarray(numbers)
 
@@ -733,8 +765,9 @@ def _has_classes(name: str) -> TableError:
 
 def _no_target() -> TableError:
     return TableError(
-        "Expected y, or a schema that names its target, got neither; give the labels "
-        "as y. Nothing was spent."
+        "Expected y, or a schema that names its target, got neither; without such a "
+        "schema a fit requires y to be passed, but the target y is None. Nothing was "
+        "spent."
     )
 
 

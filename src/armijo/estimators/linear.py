@@ -2,7 +2,8 @@
 """Linear classifiers in scikit-learn's manner, around the one driver."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -11,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
-from sklearn.utils import Tags, check_consistent_length, column_or_1d
+from sklearn.utils import Tags, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
 from torch import Tensor
 
 from armijo import _validate
@@ -22,7 +23,8 @@ from armijo.data.blocks import RowBlocks
 from armijo.data.distributed import ProcessGroup
 from armijo.data.query import Matrix, clipped_rows
 from armijo.data.sources import ArrayRows, RowSource
-from armijo.engines import BlockTable, open_blocks
+from armijo.engines import BlockTable, is_table, open_blocks
+from armijo.estimators.additive import TABLE_BATCHES, LineClassifier
 from armijo.estimators.base import (
     PrivateEstimator,
     by_partition,
@@ -40,13 +42,17 @@ from armijo.estimators.encoders import (
     named_column,
     refuse_labels,
 )
+from armijo.methods.auto import Auto
 from armijo.methods.base import Method, StepRecord
 from armijo.objectives.linear import SOFTMAX, LinearObjective
 from armijo.objectives.losses import Loss
 from armijo.randomness import as_seed
 from armijo.registry import make_method
-from armijo.tables.frames import is_frame, to_frame
+from armijo.tables.frames import SchemaLike, is_frame, to_frame
 from armijo.training.run import Callback, Run, RunFiles
+
+_HINGES: dict[str, Any] = {"hinge": "hinge", "huber": "huberized-hinge"}
+"""The losses of a support vector machine, as an additive model calls them."""
 
 
 class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
@@ -73,6 +79,9 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
         The public list of classes; None reads it from the labels, which is a leak and
         warned about.  Labels are errors only where it is None; else a row with another
         label is blank, and one class alone trains like two.
+    schema : Schema, path, dict, "from-dtypes" or None
+        What is public of the columns of a table, as of
+        :class:`armijo.PrivateClassifier`; for the method "auto".
     n_rows : int or None
         The public number of rows.  None takes the number found and reports the
         zero-out relation, under which it is public by definition.
@@ -100,7 +109,10 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
     Attributes
     ----------
     coef_, intercept_, classes_ : arrays
-        The model.
+        The model.  Of a table, coefficients are those of ``table_.feature_names_``:
+        numbers in standard deviations, and levels of categories.
+    table_ : LineClassifier
+        The model of a table; a model of arrays has none.
     privacy_ : PrivacyStatement
         Guarantee, relation, accountant and ledger; ``privacy_.epsilon`` and
         ``privacy_.delta`` are those of the guarantee.
@@ -127,6 +139,7 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
         l2: float = 1e-3,
         fit_intercept: bool = True,
         classes: Sequence[Any] | None = None,
+        schema: SchemaLike = None,
         n_rows: int | None = None,
         max_batches: int | None = 3000,
         accounting: str = "sound",
@@ -144,6 +157,7 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
         self.l2 = l2
         self.fit_intercept = fit_intercept
         self.classes = classes
+        self.schema = schema
         self.n_rows = n_rows
         self.max_batches = max_batches
         self.accounting = accounting
@@ -158,10 +172,13 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
 
         Parameters
         ----------
-        X : array, CSR matrix or memmap of shape (n_samples, n_features), or stream
-            Features, used as they are: scale them by *public* bounds.  A
-            ``pyarrow.dataset.Dataset``, a LazyFrame of Polars or a relation of DuckDB
-            is read in blocks and may be larger than memory.
+        X : array, CSR matrix, memmap, DataFrame of pandas, Polars or pyarrow, or stream
+            An array is used as it is: scale it by *public* bounds.  Columns of a table
+            may be numbers in natural units, text, truth values and dates, with missing
+            cells: the method "auto" learns their scales privately; other methods take
+            columns of numbers as they are.  A ``pyarrow.dataset.Dataset``, a LazyFrame
+            of Polars or a relation of DuckDB is read in blocks and may be larger than
+            memory.
         y : array of shape (n_samples,), or str
             Labels, or the name of their column in a frame or stream.  With declared
             ``classes``, a row with another label or a feature that is not finite is
@@ -212,14 +229,25 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
         """
         _validate.function(callback=self.callback)
         _validate.boolean(leaky_diagnostics=self.leaky_diagnostics)
+        # What an earlier fit leaked must not lie beside the guarantee of this one.
+        for earlier in ("leaky_diagnostics_", "table_"):
+            self.__dict__.pop(earlier, None)
+        if self._takes_table(X):
+            return self._fit_table(
+                X,
+                y,
+                checkpoint=checkpoint,
+                fingerprint=fingerprint,
+                resume=resume,
+                ready=ready,
+                memory=memory,
+            )
         group = self._group()
         refuse_several(
             self.distributed,
             classes_read_from_the_labels=self.classes is None,
             leaky_diagnostics=self.leaky_diagnostics,
         )
-        # What an earlier fit leaked must not lie beside the guarantee of this one.
-        self.__dict__.pop("leaky_diagnostics_", None)
         source = group.all_or_none(lambda: self._source(X, y, memory))
         files = RunFiles(
             ledger=self.ledger,
@@ -249,6 +277,55 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
             run.complete(watched)
             self.leaky_diagnostics_ = exact.table()
         self._keep(run, method, objective)
+        return self
+
+    @property
+    def learns_scales(self) -> bool:
+        """Whether the columns of a table are learned privately: by "auto"."""
+        usual = self.fit_intercept is True and self.accounting == "sound"
+        usual = usual and self.loss in (None, *self._losses)
+        usual = usual and not self.leaky_diagnostics
+        return usual and make_method(self.method) == Auto()
+
+    def _takes_table(self, X: Any) -> bool:
+        """Say whether rows are those of a table, whose columns are learned."""
+        if self.learns_scales:
+            return self.schema is not None or is_table(X)
+        if self.schema is not None:
+            raise ValueError(
+                "Expected schema=None for a linear model of arrays, got one: only "
+                'method="auto", with an intercept, sound accounting and a loss by '
+                "name, learns the columns of a table. Leave the schema out and scale "
+                "the columns by public bounds. Nothing was spent."
+            )
+        return False
+
+    def table_estimator(self, **settings: Any) -> LineClassifier:
+        """Return the estimator of a table with the parameters of this one, or others.
+
+        A table has a model at the end only: a limit must allow all batches.
+        """
+        if self.max_batches is not None:
+            _validate.at_least(TABLE_BATCHES, max_batches=self.max_batches)
+        names = LineClassifier().get_params()
+        own = {k: v for k, v in self.get_params(deep=False).items() if k in names}
+        table = LineClassifier(**own | settings)
+        loss = self._losses[0] if self.loss is None else str(self.loss)
+        table.hinge = _HINGES.get(loss)
+        return table
+
+    def _fit_table(self, X: Any, y: Any, **files: Any) -> Self:
+        """Learn the columns of a table, and the model."""
+        table = self.table_estimator().fit_resumable(X, y, **files)
+        for name in ("privacy_", "history_", "n_iter_", "classes_", "n_features_in_"):
+            setattr(self, name, getattr(table, name))
+        self.__dict__.pop("feature_names_in_", None)
+        if hasattr(table, "feature_names_in_"):
+            self.feature_names_in_ = table.feature_names_in_
+        if hasattr(table, "model_"):
+            self.coef_, self.intercept_ = table.model_.coefficients()
+        self.data_norm_: float | None = None
+        self.table_ = table.set_params(callback=None, random_state=None, ledger=None)
         return self
 
     def _run(
@@ -282,9 +359,11 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
         stream, y = open_blocks(X, y)
         if stream is not None:
             return self._streamed(stream, y, memory)
-        if isinstance(y, str) and is_frame(X):
+        if is_frame(X):
             X = to_frame(X)
-            y, X = named_column(X, y), X.drop(columns=y)
+            if isinstance(y, str):
+                y, X = named_column(X, y), X.drop(columns=y)
+            _refuse_texts(X)
         X, y = self._checked(X, y)
         return ArrayRows(X, self._encoded(y))
 
@@ -325,14 +404,7 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
             )
         labels = named_column(head, y)
         features = head.drop(columns=y)
-        kinds = features.dtypes
-        texts = [n for n in features if not pd.api.types.is_numeric_dtype(kinds[n])]
-        if texts:
-            raise ValueError(
-                f"Expected columns of numbers, got {texts[0]!r} of type "
-                f"{kinds[texts[0]]}; encode it by public knowledge, or use "
-                "PrivateClassifier. Nothing was spent."
-            )
+        _refuse_texts(features)
         self.classes_ = declared_classes(self.classes, labels)
         return ArrayBlock(tuple(features.columns), ClassLabels(y, self.classes_))
 
@@ -348,13 +420,18 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
             "copy": False,
         }
         if self.classes is None:
-            X, y = validate_data(self, X, y, **given)
+            if y is not None:
+                lengths = _num_samples(X), _num_samples(y)
+                _validate.same_length("a label for each row", *lengths)
+            with _no_cell_shown():
+                X, y = validate_data(self, X, y, **given)
             check_classification_targets(y)
             self.classes_ = np.unique(y)
         else:
-            X = validate_data(self, X, **given, ensure_all_finite=False)
+            with _no_cell_shown():
+                X = validate_data(self, X, **given, ensure_all_finite=False)
             y = column_or_1d(y, warn=True)
-            check_consistent_length(X, y)
+            _validate.same_length("a label for each row", X.shape[0], len(y))
             self.classes_ = np.unique(np.asarray(self.classes))
             refuse_other_type(y, self.classes_)
         self._refuse_classes()
@@ -409,6 +486,8 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Return scores: one for each row, or one for each row and class."""
         check_is_fitted(self)
+        if hasattr(self, "table_"):
+            return self.table_.decision_function(X)
         X = validate_data(
             self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False
         )
@@ -432,6 +511,32 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
         tags.classifier_tags.poor_score = True
         tags.classifier_tags.multi_class = self._multi_class
         return tags
+
+
+@contextmanager
+def _no_cell_shown() -> Iterator[None]:
+    """Let no error say what a cell holds that is no number."""
+    try:
+        yield
+    except ValueError as error:
+        if "could not convert" not in str(error):
+            raise
+        raise ValueError(
+            "Expected numbers in all cells of X, got others; convert or leave out "
+            "columns of text. Nothing was spent."
+        ) from None
+
+
+def _refuse_texts(features: pd.DataFrame) -> None:
+    """Refuse columns of which no array can be made, by their types."""
+    numeric = pd.api.types.is_numeric_dtype
+    for name, kind in features.dtypes.items():
+        if not numeric(kind) and not pd.api.types.is_object_dtype(kind):
+            raise ValueError(
+                f"Expected columns of numbers, got {name!r} of type {kind}; use "
+                'method="auto", which learns the columns of a table, or encode it by '
+                "public knowledge. Nothing was spent."
+            )
 
 
 class PrivateLogisticRegression(PrivateLinearClassifier):

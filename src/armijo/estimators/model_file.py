@@ -256,10 +256,12 @@ class TableModel:
 
     def predict_proba(self, frame: pd.DataFrame) -> NDArray[np.float64]:
         """Return a probability per class."""
-        if not isinstance(self.estimator, PrivateClassifier):
+        if not self.additive.objective.log_odds:
             raise TableError(
-                "Expected a classifier, got a model that predicts numbers."
+                "Expected a model of probabilities, got one of "
+                f"{'numbers' if self.kind == 'regressor' else 'scores'}."
             )
+        assert isinstance(self.estimator, PrivateClassifier)
         return self.estimator.predict_proba(frame)
 
     def to_dict(self) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.utils import check_consistent_length, column_or_1d
+from sklearn.utils import column_or_1d
+
+from armijo import _validate
 
 ClassWeight = Mapping[Any, float] | str | None
 
@@ -25,7 +27,7 @@ def clipped_weights(sample_weight: Any, n_rows: int) -> NDArray[np.float64] | No
     if sample_weight is None:
         return None
     values = column_or_1d(sample_weight, warn=True)
-    check_consistent_length(values, np.empty(n_rows))
+    _validate.same_length("a sample_weight for each row", len(values), n_rows)
     if values.dtype == object:
         values = pd.to_numeric(pd.Series(values), errors="coerce").to_numpy()
     if values.dtype.kind not in "fiub":
@@ -79,7 +81,7 @@ def person_weights(persons: Any, n_rows: int) -> NDArray[np.float64]:
     array([0.5, 1. , 0.5, 0. ])
     """
     values = np.asarray(persons, dtype=object)
-    check_consistent_length(values, np.empty(n_rows))
+    _validate.same_length("a person for each row", len(values), n_rows)
     codes, _ = pd.factorize(pd.Series(values, dtype=object))
     counts = np.bincount(codes[codes >= 0], minlength=1)
     return np.where(codes < 0, 0.0, 1.0 / np.maximum(counts[codes], 1))

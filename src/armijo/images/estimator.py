@@ -234,11 +234,9 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
     def _labels(self, y: Any, count: int) -> NDArray[Any]:
         """Return the labels, and set the classes."""
         y = column_or_1d(y, warn=True)
-        if len(y) != count or not count:
-            raise ValueError(
-                f"Expected a label for each image and at least one image, got {len(y)} "
-                f"labels for {count} images. Nothing was spent."
-            )
+        _validate.same_length("a label for each image", len(y), count)
+        if not count:
+            raise ValueError("Expected at least one image, got none.")
         self.classes_ = np.unique(y if self.classes is None else self.classes)
         if len(self.classes_) < 2 or (
             self.classes is not None and len(self.classes_) != len(self.classes)

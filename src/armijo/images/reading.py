@@ -270,8 +270,8 @@ def _idx_pair(path: Path, labels: str | Path | None) -> ImageSet:
 def _whole(images: NDArray[Any], labels: NDArray[Any], path: Path) -> ImageSet:
     if len(images) != len(labels):
         raise TableError(
-            f"Expected as many labels as images in {path}, got {len(labels)} labels "
-            f"for {len(images)} images."
+            f"Expected as many labels as images in {path}, got different numbers of "
+            "them."
         )
     return ImageSet(images, labels, np.ones(len(labels), dtype=bool))
 

@@ -403,7 +403,7 @@ class Additive(Method[AdditiveState]):
         scales = float(np.clip(wanted, *SCALE_SHARES)) if unknown else 0.0
         few = math.sqrt(CALIBRATION_ROWS * self._noise / self._n_rows)
         calibration = float(np.clip(CALIBRATION_SHARES[0] * few, *CALIBRATION_SHARES))
-        calibration *= not self.objective.regression
+        calibration *= self.objective.log_odds
         rest = 1.0 - scales - COUNT_SHARE - calibration
         return {
             "scales": scales,
@@ -611,7 +611,7 @@ class Additive(Method[AdditiveState]):
             "n_features": features.size,
             "n_classes": self.objective.n_classes,
             "l2": self.objective.l2,
-            "loss": self.objective.loss,
+            "loss": self.objective.score_loss,
         }
         kind = ResidualObjective if self.objective.regression else LinearObjective
         return FeatureSpace(

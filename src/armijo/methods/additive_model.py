@@ -104,6 +104,39 @@ class AdditiveModel:
             raw = self.method.recalibration.logits(known, raw)
         return raw[:, 0] if raw.shape[1] == 1 else raw
 
+    def coefficients(self) -> tuple[FloatArray, FloatArray]:
+        """Return coefficients of the features and intercepts, as recalibrated.
+
+        Scores beyond the recalibration's range, three root mean squares of the score,
+        grow more slowly than by these.
+        """
+        weights, offsets = self.weights[:, :-1], self.weights[:, -1]
+        if self.state.calibration is None:
+            return weights, offsets
+        known = self.state.calibration.numpy()
+        scale, first, now = self.method.recalibration.parameters(known)
+        factor = now[0] / scale
+        return weights * factor, now[1:] + (offsets - first) * factor
+
+    def feature_names(self, levels: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+        """Return the names of the features of a model of lines.
+
+        ``levels`` has the names of the levels of each category.
+        """
+        found: list[str] = []
+        for column, features in zip(
+            self.objective.columns, self.features.columns, strict=True
+        ):
+            if isinstance(features, NumericFeatures):
+                found += [column.name, f"{column.name} missing"][: features.size]
+                continue
+            for place in range(features.size):
+                own = np.flatnonzero(features.levels.merged[:-1] == place)
+                names = levels[column.name]
+                level = names[own[0]] if len(own) == 1 else "rare levels"
+                found.append(f"{column.name}={level}")
+        return tuple(found)
+
     @cached_property
     def _monotone(self) -> dict[int, "MonotoneShape"]:
         """The columns whose shape has a declared direction, with their corrections."""
@@ -285,8 +318,7 @@ class MonotoneShape:
 
     def effects(self, numbers: FloatArray) -> FloatArray:
         """Return what is added to a score; what was fitted where a cell is missing."""
-        marginal = self.features.marginal
-        units = marginal.cells.units(numbers)
-        known = np.interp(units, marginal.centers, self.values)
-        fitted = self.features.features(numbers) @ self.weights
-        return np.where(np.isnan(units), fitted, known)
+        read = self.features.read(numbers, self.features.places(numbers), orders=0)
+        known = np.interp(read.units, self.features.marginal.centers, self.values)
+        fitted = self.weights @ self.features.features(read)
+        return np.where(read.absent, fitted, known)

@@ -8,11 +8,11 @@ are a function of that row and of released values.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn, get_args
 
 import numpy as np
 import torch
@@ -59,7 +59,7 @@ Basis = Literal["additive", "line"]
 
 
 def cosines(ranks: FloatArray, orders: int) -> FloatArray:
-    """Return ``cos(pi k rank)`` for k from 1, in columns.
+    """Return ``cos(pi k rank)`` for k from 1, one after the other.
 
     By a polynomial (Taylor's, at rank one half: the error is below 1e-12) and
     ``cos((k + 1) t) = 2 cos t cos(k t) - cos((k - 1) t)``: sums and products only, so
@@ -72,15 +72,23 @@ def cosines(ranks: FloatArray, orders: int) -> FloatArray:
         sine *= square
         sine += factor
     first = -(sine * t)
-    found = np.empty((len(ranks), orders))
-    before, now = np.ones(len(ranks)), first
+    found = np.empty((orders, len(ranks)))
+    before, now, twice = np.ones(len(ranks)), first, 2.0 * first
     for k in range(orders):
-        found[:, k] = now
-        before, now = now, 2.0 * first * now - before
+        found[k] = now
+        before, now = found[k], twice * now - before
     return found
 
 
 _SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(10)]
+
+
+class Read(NamedTuple):
+    """Numbers in units of their range, which of them are missing, and cosines."""
+
+    units: FloatArray
+    absent: NDArray[np.bool_]
+    waves: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,24 +108,29 @@ class NumericFeatures:
         variance = float(self.marginal.mean((values - mean) ** 2))
         return low, high, mean, math.sqrt(max(variance, 1e-18))
 
-    def _raw(self, ranks: FloatArray, units: FloatArray) -> FloatArray:
-        columns = []
+    def _raw(self, units: FloatArray, waves: FloatArray) -> FloatArray:
+        """Return features before centering, one after the other."""
+        found = np.empty((self.orders + self.line, len(units)))
         total = 0.0
         if self.orders:
             order = np.arange(1, self.orders + 1)
-            columns.append(math.sqrt(2) * cosines(ranks, self.orders) / order)
+            scaled = found[: self.orders]
+            np.multiply(waves[: self.orders], math.sqrt(2), out=scaled)
+            scaled /= order[:, None]
             total += float((1.0 / order**2).sum())
         if self.line:
             weight = LINE if self.orders else 1.0
             low, high, mean, scale = self._line
             line = (np.clip(units, low, high) - mean) / scale
-            columns.append(weight * np.clip(line, -LINE_CLIP, LINE_CLIP)[:, None])
+            np.multiply(np.clip(line, -LINE_CLIP, LINE_CLIP), weight, out=found[-1])
             total += weight**2
-        return np.concatenate(columns, axis=1) / math.sqrt(total)
+        found /= math.sqrt(total)
+        return found
 
     @cached_property
     def _on_cells(self) -> FloatArray:
-        return self._raw(self.marginal.middles, self.marginal.centers)
+        waves = cosines(self.marginal.middles, self.orders)
+        return self._raw(self.marginal.centers, waves).T
 
     @cached_property
     def _means(self) -> FloatArray:
@@ -142,34 +155,52 @@ class NumericFeatures:
         """The number of features."""
         return len(self.covariance)
 
-    def features(self, numbers: FloatArray) -> FloatArray:
-        """Return centered features; those of a missing cell are their means."""
-        marginal = self.marginal
-        ranks, units = marginal.ranks(numbers), marginal.cells.units(numbers)
-        absent = np.isnan(ranks)
-        found = self._raw(np.where(absent, 0.5, ranks), np.where(absent, 0.0, units))
-        found -= self._means
-        found[absent] = 0.0
-        if not marginal.missing:
+    def places(self, numbers: FloatArray) -> NDArray[np.intp]:
+        """Return the cell of each number."""
+        return self.marginal.places(self.marginal.cells.units(numbers))
+
+    def read(
+        self, numbers: FloatArray, places: NDArray[np.intp], *, orders: int
+    ) -> "Read":
+        """Return what features and factors share, with so many cosines.
+
+        ``places`` is what :meth:`places` returned.
+        """
+        units = self.marginal.cells.units(numbers)
+        ranks, absent = self.marginal.unit_ranks(units, places), np.isnan(units)
+        ranks[absent], units[absent] = 0.5, 0.0
+        return Read(units, absent, cosines(ranks, max(orders, self.orders)))
+
+    def features(self, read: "Read") -> FloatArray:
+        """Return centered features; those of a missing cell are their means.
+
+        They come one after the other, (features, rows).
+        """
+        found = self._raw(read.units, read.waves)
+        found -= self._means[:, None]
+        found[:, read.absent] = 0.0
+        if not self.marginal.missing:
             return found
-        indicator = LEVEL_WEIGHT * (absent - marginal.missing)
-        return np.column_stack([found, indicator])
+        indicator = LEVEL_WEIGHT * (read.absent - self.marginal.missing)
+        return np.vstack([found, indicator])
 
     @cached_property
     def _pair_scale(self) -> tuple[FloatArray, FloatArray]:
-        values = cosines(self.marginal.middles, PAIR_ORDER)
+        values = cosines(self.marginal.middles, PAIR_ORDER).T
         mean = self.marginal.mean(values)
         variance = self.marginal.mean(values**2) - mean**2
         return mean, np.sqrt(np.maximum(variance, _SMALL_VARIANCE))
 
-    def factors(self, numbers: FloatArray, weights: FloatArray) -> FloatArray:
-        """Return cosines of variance one for products, zero where missing."""
-        ranks = self.marginal.ranks(numbers)
-        absent = np.isnan(ranks)
+    def factors(self, read: "Read", weights: FloatArray) -> FloatArray:
+        """Return cosines of variance one for products, zero where missing.
+
+        They come one after the other, (functions, rows).
+        """
         mean, scale = self._pair_scale
-        found = (cosines(np.where(absent, 0.5, ranks), PAIR_ORDER) - mean) / scale
-        found[absent] = 0.0
-        return np.asarray(found)
+        found = read.waves[:PAIR_ORDER] - mean[:, None]
+        found /= scale[:, None]
+        found[:, read.absent] = 0.0
+        return found
 
     def n_factors(self, weights: FloatArray) -> int:
         """Return how many functions may enter products."""
@@ -203,16 +234,26 @@ class LevelFeatures:
         shares = self.levels.shares
         return LEVEL_WEIGHT**2 * (np.diag(shares) - np.outer(shares, shares))
 
-    def _kept(self, codes: NDArray[Any]) -> NDArray[np.int64]:
+    def places(self, codes: NDArray[Any]) -> NDArray[np.intp]:
+        """Return the kept level of each code; the last one is none."""
         return self.levels.merged[self.cells.places(codes)]
 
-    def features(self, codes: NDArray[Any]) -> FloatArray:
-        """Return centered features; a cell without a kept level has their means."""
-        kept, size = self._kept(codes), self.size
-        found = np.zeros((len(codes), size))
-        rows = np.flatnonzero(kept < size)
-        found[rows, kept[rows]] = LEVEL_WEIGHT
-        found -= LEVEL_WEIGHT * self.levels.shares
+    def read(
+        self, codes: NDArray[Any], places: NDArray[np.intp], *, orders: int
+    ) -> NDArray[np.intp]:
+        """Return what features and factors share: what :meth:`places` returned."""
+        return places
+
+    def features(self, kept: NDArray[np.intp]) -> FloatArray:
+        """Return centered features; a cell without a kept level has their means.
+
+        They come one after the other, (features, rows).
+        """
+        means = LEVEL_WEIGHT * self.levels.shares
+        found = np.empty((self.size, len(kept)))
+        found[:] = (0.0 - means)[:, None]
+        rows = np.flatnonzero(kept < self.size)
+        found[kept[rows], rows] = (LEVEL_WEIGHT - means)[kept[rows]]
         return found
 
     def _effects(self, weights: FloatArray) -> FloatArray:
@@ -237,11 +278,14 @@ class LevelFeatures:
         found = np.array(basis[1:]).T.reshape(self.size, len(basis) - 1)
         return np.clip(found, -EFFECT_CLIP, EFFECT_CLIP)
 
-    def factors(self, codes: NDArray[Any], weights: FloatArray) -> FloatArray:
-        """Return polynomials of the fitted effect of each row's level."""
+    def factors(self, kept: NDArray[np.intp], weights: FloatArray) -> FloatArray:
+        """Return polynomials of the fitted effect of each row's level.
+
+        They come one after the other, (functions, rows).
+        """
         effects = self._effects(weights)
         padded = np.vstack([effects, np.zeros(effects.shape[1])])
-        return np.asarray(padded[np.minimum(self._kept(codes), self.size)])
+        return padded.T[:, np.minimum(kept, self.size)]
 
     def n_factors(self, weights: FloatArray) -> int:
         """Return how many functions may enter products."""
@@ -349,34 +393,35 @@ class Features:
         ``before`` are the rows with the features of single columns only, ``memory``
         the bytes that may be held.
         """
+        places, orders = _Places(self.columns, table), PAIR_ORDER * bool(self.products)
+        if before is not None and before.held is None:
+            before = None  # both are computed at every pass, and share cosines
 
         def fill(part: slice, out: FloatArray) -> None:
+            read: dict[int, Any] = {  # what its own column makes of cells
+                number: self.columns[number].read(
+                    table.cells[number][part], places(number, part), orders=orders
+                )
+                for number in (self._used if before else range(len(self.columns)))
+            }
             if before is None:
-                self._fill_columns(table[part], out[:, : self.n_additive])
+                for number, place in enumerate(self.slices):
+                    out.T[place] = self.columns[number].features(read[number])
             if self.products:
-                self._fill_products(table[part], out[:, -len(self.products) :])
+                self._fill_products(read, out[:, -len(self.products) :])
 
         return IntegerRows.filled(
             self.size, fill, weight, whole=whole, before=before, memory=memory
         )
 
-    def _fill_columns(self, table: CodedTable, out: FloatArray) -> None:
-        for column, place, cells in zip(
-            self.columns, self.slices, table.cells, strict=True
-        ):
-            out[:, place] = column.features(cells)
-
-    def _fill_products(self, table: CodedTable, out: FloatArray) -> None:
-        parts = [
-            self.columns[place].factors(table.cells[place], self._effects_of(place))
-            for place in self._used
-        ]
-        factors = np.concatenate(parts, axis=1)
-        ends = np.cumsum([0, *(part.shape[1] for part in parts)]).tolist()
-        start = dict(zip(self._used, ends, strict=False))
-        left = [start[one.first] + one.k - 1 for one in self.products]
-        right = [start[one.second] + one.l - 1 for one in self.products]
-        np.multiply(factors[:, left], factors[:, right], out=out)
+    def _fill_products(self, read: Mapping[int, Any], out: FloatArray) -> None:
+        factors = {
+            number: self.columns[number].factors(read[number], self._effects_of(number))
+            for number in self._used
+        }
+        for column, one in zip(out.T, self.products, strict=True):
+            left, right = factors[one.first][one.k - 1], factors[one.second][one.l - 1]
+            np.multiply(left, right, out=column)
         out *= self._weights
 
     @cached_property
@@ -422,6 +467,29 @@ class Features:
         return replace(self, products=tuple(found[:PAIRS]), effects=effects)
 
 
+class _Places:
+    """The cells that numbers and codes of a table lie in, found at the first pass.
+
+    Four bytes for a cell of the table: features that take too much memory are computed
+    again at every pass, and to search their cells would be most of it.
+    """
+
+    def __init__(self, columns: tuple[ColumnFeatures, ...], table: CodedTable) -> None:
+        self._columns, self._table = columns, table
+        self._held: dict[int, NDArray[np.int32]] = {}
+
+    def __call__(self, column: int, part: slice) -> NDArray[np.intp]:
+        """Return the cells of some rows of a column."""
+        held = self._held.get(column)
+        if held is None:
+            held = self._held[column] = np.full(len(self._table), -1, dtype=np.int32)
+        found = held[part]
+        if len(found) and found[0] < 0:  # a place is never below zero
+            cells = self._table.cells[column][part]
+            found[:] = self._columns[column].places(cells)
+        return found.astype(np.intp)
+
+
 def _both(product: Product) -> tuple[int, int]:
     return product.first, product.second
 
@@ -456,7 +524,9 @@ def additive_features(
     return Features(tuple(columns[place] for place in range(len(cells))))
 
 
-LossName = Literal["logistic", "softmax", "squared", "huber"]
+LossName = Literal[
+    "logistic", "softmax", "hinge", "huberized-hinge", "squared", "huber"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -467,8 +537,9 @@ class AdditiveObjective(Objective):
     ----------
     columns : tuple of NumericColumn or CategoryColumn
         What is public of the columns.
-    loss : {"logistic", "softmax", "squared", "huber"}
-        The last two are for numeric targets.
+    loss : str
+        One of ``LossName``.  The last two are for numeric targets; scores of a hinge
+        are no log-odds.
     n_classes : int
         Public number of classes.
     l2 : float
@@ -488,15 +559,15 @@ class AdditiveObjective(Objective):
     class_weight: tuple[float, ...] | Literal["balanced"] | None = None
 
     def __post_init__(self) -> None:
-        _validate.choice(("logistic", "softmax", "squared", "huber"), loss=self.loss)
+        _validate.choice(get_args(LossName), loss=self.loss)
         _validate.at_least(1, columns=len(self.columns))
         _validate.at_least(2, n_classes=self.n_classes)
         _validate.non_negative(l2=self.l2)
         refuse_bounds(*self.target_bounds, "target_bounds")
-        if self.loss == "logistic" and self.n_classes != 2:
+        if self.loss != "softmax" and self.n_classes != 2:
             raise ValueError(
-                f"Expected two classes for the logistic loss, got {self.n_classes}; "
-                "use softmax. Nothing was spent."
+                f"Expected two classes for the {self.loss} loss, got {self.n_classes}; "
+                "use a logistic model. Nothing was spent."
             )
         if self.loss == "softmax" and any(_directed(c) for c in self.columns):
             raise ValueError(
@@ -527,6 +598,16 @@ class AdditiveObjective(Objective):
     def regression(self) -> bool:
         """Whether the target is a number."""
         return self.loss in ("squared", "huber")
+
+    @property
+    def score_loss(self) -> str:
+        """The name of the loss among those of margins, or of residuals."""
+        return "huber" if self.loss == "huberized-hinge" else self.loss
+
+    @property
+    def log_odds(self) -> bool:
+        """Whether scores are log-odds, which can be recalibrated."""
+        return self.loss in ("logistic", "softmax")
 
     def known(self, y: NDArray[Any]) -> FloatArray:
         """Return labels or targets as floats, NaN where one is no class or number."""

@@ -320,16 +320,30 @@ class Marginal:
         return rank, start, np.where(flat, 0.0, self.shares / width)
 
     def ranks(self, numbers: FloatArray) -> FloatArray:
-        """Return the rank of each number; the middle one on an atom, NaN if missing.
+        """Return the rank of each number."""
+        return self.unit_ranks(self.cells.units(numbers))
 
-        By comparisons, sums and products only: a function of the number.
+    def unit_ranks(
+        self, units: FloatArray, places: NDArray[np.intp] | None = None
+    ) -> FloatArray:
+        """Return the rank of each number, in units; the middle one on an atom.
+
+        A missing number, NaN, has none.  By comparisons, sums and products only: a
+        function of the number.  ``places`` is what :meth:`places` returned for them.
         """
-        units = self.cells.units(numbers)
-        places = np.searchsorted(self.cells.edges, units, side="right")
+        places = self.places(units) if places is None else places
         rank, start, slope = self._lines
-        inside = np.where(slope[places] == 0, 0.0, units - start[places])
-        ranks = rank[places] + inside * slope[places]
-        return np.where(np.isnan(units), np.nan, np.clip(ranks, 0.0, 1.0))
+        steep = slope[places]
+        inside = np.where(steep == 0, 0.0, units - start[places])
+        inside *= steep
+        inside += rank[places]
+        np.clip(inside, 0.0, 1.0, out=inside)
+        inside[np.isnan(units)] = np.nan
+        return inside
+
+    def places(self, units: FloatArray) -> NDArray[np.intp]:
+        """Return the cell of each number, in units; a missing one is in the last."""
+        return np.searchsorted(self.cells.edges, units, side="right")
 
     def mean(self, values: FloatArray) -> FloatArray:
         """Return the mean of values on the ordered cells."""

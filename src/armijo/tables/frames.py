@@ -65,6 +65,7 @@ def to_frame(X: Any) -> pd.DataFrame:
     """Return a DataFrame of pandas, Polars or pyarrow as one of pandas.
 
     Polars, and whatever else exports Arrow tables, is read through that export.
+    Columns that are numbered are called x0, x1, ..., as those of an array.
 
     Raises
     ------
@@ -72,7 +73,8 @@ def to_frame(X: Any) -> pd.DataFrame:
         For columns of nested or other types that no cell can be read from.
     """
     if isinstance(X, pd.DataFrame):
-        return X
+        numbered = pd.api.types.is_integer_dtype(X.columns.dtype)
+        return X.rename(columns="x{}".format) if numbered else X
     return arrow_to_pandas(X if isinstance(X, pa.Table) else pa.table(X))
 
 

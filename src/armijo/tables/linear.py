@@ -55,26 +55,37 @@ def encode(
     X = _features(code_table(frame, schema), schema)
     if not with_target:
         return X, None
+    refuse_no_classes(schema)
+    assert isinstance(schema.response, Label)
+    return X, code_column(frame, schema.response).astype(np.int64)
+
+
+def refuse_no_classes(schema: Schema) -> None:
+    """Refuse a target that a linear model cannot learn."""
     if not isinstance(schema.response, Label):
         raise TableError(
             "Expected classes to learn, got a schema whose target is "
             f"{'a number' if schema.response else 'not named'}; linear models are "
             "classifiers: declare a label, or use PrivateRegressor for numbers."
         )
-    return X, code_column(frame, schema.response).astype(np.int64)
+
+
+def unbounded(schema: Schema) -> list[str]:
+    """Return the names of numbers without public bounds."""
+    infos = (part.info for part in schema.parts)
+    numbers = [info for info in infos if isinstance(info, NumericColumn)]
+    return [info.name for info in numbers if info.low is None or info.high is None]
 
 
 def refuse_unbounded(schema: Schema) -> None:
     """Refuse numbers without public bounds, by which alone they can be scaled."""
-    infos = (part.info for part in schema.parts)
-    numbers = [info for info in infos if isinstance(info, NumericColumn)]
-    unbounded = [i.name for i in numbers if i.low is None or i.high is None]
-    if unbounded:
+    names = unbounded(schema)
+    if names:
         raise TableError(
-            "Expected low and high of every number, got none of "
-            f"{listed(unbounded)}: this linear model scales by public bounds alone. "
-            "Declare them, or use the default model, which learns scales privately. "
-            "Nothing was spent."
+            f"Expected low and high of every number, got none of {listed(names)}: with "
+            "these settings a linear model scales by public bounds alone. Declare "
+            "them, or leave the settings out: the default method learns scales "
+            "privately. Nothing was spent."
         )
 
 

@@ -529,9 +529,17 @@ def _of_files(
             f"{text}: Expected Parquet files, got none: nothing matches. Check the "
             "path. Nothing was spent."
         )
-    pieces = []
+    pieces, seen = [], set[str]()
     whole = schema
     for path, filesystem, fragment in files:
+        local = isinstance(filesystem, pafs.LocalFileSystem)
+        place = os.path.realpath(path) if local else path
+        if place in seen:
+            raise TableError(
+                f"{path}: Expected each file once, got it twice: its rows would count "
+                "twice. Leave one out. Nothing was spent."
+            )
+        seen.add(place)
         own, piece = _parquet(path, filesystem, fragment, schema)
         whole = own if whole is None else whole
         _refuse_other_schema(path, own, files[0][0], whole, partitioned=bool(schema))
@@ -545,6 +553,12 @@ def _refuse_other_schema(
     path: str, own: pa.Schema, first: str, whole: pa.Schema, *, partitioned: bool
 ) -> None:
     """Refuse a file whose columns or types are not those of the first."""
+    twice = [name for name in own.names if own.names.count(name) > 1]
+    if twice:
+        raise TableError(
+            f"{path}: Expected different names of columns, got {shown(twice[0])} "
+            "twice; rename one. Nothing was spent."
+        )
     missing = [name for name in whole.names if name not in own.names]
     extra = [name for name in own.names if name not in whole.names]
     if (missing and not partitioned) or extra:
@@ -567,12 +581,14 @@ def _parquet(
     path: str, filesystem: pafs.FileSystem, fragment: Any, schema: pa.Schema | None
 ) -> tuple[pa.Schema, Piece]:
     """Return the schema and the rows of a Parquet file, from its metadata."""
-    size = filesystem.get_file_info(path).size
-    if not size:
+    info = filesystem.get_file_info(path)
+    if not info.size:
+        found = "an empty file" if info.type == pafs.FileType.File else "no file"
         raise TableError(
-            f"{path}: Expected a Parquet file, got an empty file; remove it or write "
-            "it again. Nothing was spent."
+            f"{path}: Expected a Parquet file, got {found}; remove it or write it "
+            "again. Nothing was spent."
         )
+    size = info.size
     try:
         with filesystem.open_input_file(path) as source:
             file = pq.ParquetFile(source)
