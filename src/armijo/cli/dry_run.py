@@ -21,9 +21,9 @@ from armijo.tables.schema import Schema
 from armijo.tables.stream import MemoryPlan, StreamedTable, find_stream
 
 # Processor seconds for a number that is decoded and coded, and for one in a sum over
-# rows, as `python -m benchmarks.streaming` measured them; a feature that is made from
-# a cell is taken to cost what a number in a sum does.
-SECONDS_PER_CELL, SECONDS_PER_FEATURE, SECONDS_PER_TERM = 2.2e-8, 3e-8, 3e-8
+# rows, as `python -m benchmarks.streaming` measured them on 10^7 rows; a feature that
+# is made from a cell is taken to cost what a number in a sum does.
+SECONDS_PER_CELL, SECONDS_PER_FEATURE, SECONDS_PER_TERM = 1.5e-8, 3e-8, 3e-8
 
 Path_ = str | os.PathLike[str]
 
