@@ -8,17 +8,22 @@ RESULTS ?= docs/results/reproduction
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help test test-slow demo reproduce figures lint format bench docs clean
+.PHONY: help test test-slow test-engines demo reproduce figures lint format bench docs clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) \
-		| awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+		| awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 test: $(VENV)/.installed-tests  ## Run the tests and doctests, without the slow ones
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-test-slow: $(VENV)/.installed-tests  ## Run only the tests that take minutes
-	$(BIN)/python -m pytest -q -m slow
+# Properties run here too, with ten times as many examples.
+test-slow: $(VENV)/.installed-tests  ## Run the tests that take minutes
+	$(BIN)/python -m pytest -q -m "slow or hypothesis" --hypothesis-profile many
+
+# Spark (456 MB) is not part of the tests' environment; it needs Java 17.
+test-engines: $(VENV)/.installed-tests $(VENV)/.installed-spark  ## Install Spark and run all tests of Dask and Spark
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "slow or not slow" tests/engines
 
 demo: $(VENV)/.installed-tests  ## Train on a census table at three budgets; leaves demo/
 	$(BIN)/armijo demo --out demo

@@ -13,13 +13,16 @@ import argparse
 import csv
 import resource
 import sys
+import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from armijo import PrivateImageClassifier
+from armijo.images import features
 from armijo.images.features import BANKS, FeatureSettings, feature_map
 from armijo.images.reading import Pictures, load_images
 from armijo.methods.whitened import Whitened
@@ -34,15 +37,19 @@ METHODS: dict[str, Whitened] = {
     "no-search": Whitened(search_share=0.0),
     # A share so small that noise drowns the matrix: the whitening is the identity.
     "no-moments": Whitened(moment_share=1e-9),
-    "search": Whitened(search_share=0.02),
 }
+MORE = tuple(replace(bank, filters=bank.filters * 3 // 2) for bank in BANKS)
 FEATURES: dict[str, dict[str, Any]] = {
+    "more-filters": {"banks": MORE},
+    "wide": {"banks": MORE, "components": 3500},
     "one-bank": {"banks": BANKS[:1]},
     "two-banks": {"banks": BANKS[:2]},
     "mirror": {"mirror": True},
     "no-mirror": {"mirror": False},
 }
-"""Parts of the method, by what an ablation leaves out."""
+CONSTANTS = {"no-whitening": {"WHITENING": 1e3}, "no-scaling": {"BASIS": 1e3}}
+"""Parts of the method, by what an ablation leaves out or adds: variances of patches,
+or of features along the basis, are nothing beside such a constant."""
 
 
 def main() -> None:
@@ -55,17 +62,22 @@ def main() -> None:
     arguments.add_argument("--draws", type=int, default=1)
     arguments.add_argument("--rows", type=int, default=None)
     arguments.add_argument(
-        "--variant", choices=(*METHODS, *FEATURES), default="default"
+        "--variant", choices=(*METHODS, *FEATURES, *CONSTANTS), default="default"
     )
     arguments.add_argument("--cache", default=None)
     arguments.add_argument("--out", type=Path, default=RESULTS)
     asked = arguments.parse_args()
+    for name, value in CONSTANTS.get(asked.variant, {}).items():
+        if asked.cache is not None:
+            arguments.error(f"{asked.variant} changes what a cache goes by")
+        setattr(features, name, value)
     train, test = load_images(asked.train), load_images(asked.test)
     X, y = train.images[: asked.rows], train.labels[: asked.rows]
     classes = np.unique(test.labels).tolist()
     kind = type("Variant", (PrivateImageClassifier,), {})
     kind._method = METHODS.get(asked.variant, Whitened())
-    given = {"classes": classes, "cache": asked.cache}
+    once = tempfile.TemporaryDirectory()
+    given = {"classes": classes, "cache": asked.cache or once.name}
     if asked.variant in FEATURES:
         plain = PrivateImageClassifier()._settings(Pictures(X))
         given["features"] = FeatureSettings(
@@ -74,9 +86,8 @@ def main() -> None:
     start = time.process_time()
     held = kind(**given)
     made = feature_map(held._settings(Pictures(X)))
-    if asked.cache is not None:
-        held._features(made, Pictures(X))
-    features = time.process_time() - start
+    held._features(made, Pictures(X))
+    making = time.process_time() - start
     for draw in range(asked.draws):
         for epsilon in asked.epsilon:
             model = kind(epsilon=epsilon, **given)
@@ -85,7 +96,7 @@ def main() -> None:
             wall, cpu = time.perf_counter() - wall, time.process_time() - start
             accuracy = model.score(test.images, test.labels)
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-            took = f"{features:.0f} {cpu:.0f} {wall:.0f} {memory:.1f}".split()
+            took = f"{making:.0f} {cpu:.0f} {wall:.0f} {memory:.1f}".split()
             known = (asked.dataset, len(y), asked.variant, epsilon, draw)
             _write(asked.out, [*known, f"{accuracy:.4f}", *took])
 

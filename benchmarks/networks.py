@@ -41,9 +41,8 @@ from armijo.objectives.ghost import (
     flat_parameters,
     parameters_at,
 )
-from armijo.objectives.ghost.conv import ConvGrad
-from armijo.objectives.ghost.engine import _captured, plain_sum
-from armijo.objectives.ghost.grads import OuterProduct, PerExampleGrad
+from armijo.objectives.ghost.engine import Task, plain_sum
+from armijo.objectives.ghost.grads import ConvGrad, OuterProduct, PerExampleGrad
 from armijo.objectives.ghost.params import views
 from armijo.objectives.ghost.strategy import strategy_for
 from armijo.objectives.module import ModuleObjective
@@ -128,7 +127,7 @@ def float_step(module: nn.Module, x: Tensor, y: Tensor) -> Step:
     def step() -> None:
         with parameters_at(module, w):
             strategy = strategy_for(module, (x,))
-            capture, _ = _captured(module, losses, Batch(x, y), strategy, None)
+            capture, _, _ = Task.of(module, losses, Batch(x, y), None).capture()
         grads = capture.gradients()
         norms = torch.stack([g.squared_norms(strategy.keeps) for g in grads.values()])
         weights = Clip(bound=CLIP).weights(norms.sum(0).sqrt()).to(w.dtype)
@@ -146,14 +145,13 @@ def _weighted(gradient: PerExampleGrad, weights: Tensor) -> Tensor:
     if isinstance(gradient, OuterProduct) and gradient.left.shape[1] == 1:
         return (gradient.left[:, 0] * weights[:, None]).t() @ gradient.right[:, 0]
     if isinstance(gradient, ConvGrad):
-        layout = gradient.layout
         return conv2d_weight(
-            layout.padded(gradient.images),
-            (*layout.shape[:2], *layout.kernel),
+            gradient.padded(slice(None)),
+            (*gradient.shape[:2], *gradient.kernel),
             gradient.gradients * weights[:, None, None, None],
-            stride=layout.stride,
-            dilation=layout.dilation,
-            groups=layout.groups,
+            stride=gradient.stride,
+            dilation=gradient.dilation,
+            groups=gradient.groups,
         )
     return weights @ gradient.formed(slice(None)).flatten(1)
 

@@ -5,6 +5,9 @@
 temporary folder, then measures processor time of one gradient pass of the linear
 automatic method (decode, encode, sum), of decoding by pyarrow with one thread, of the
 same pass over the same rows in memory, and the peak memory of the streamed passes.
+
+``--growth`` measures the streamed pass from 10^5 to 10^8 row-columns, writes them to
+docs/results and draws them; ``--fit`` measures a whole streamed fit with every pass.
 """
 
 import argparse
@@ -13,15 +16,16 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from armijo.data.blocks import SumTask
+from armijo import PrivateLogisticRegression
+from armijo.data.blocks import ExactSum, SumTask, Task
 from armijo.data.query import Rows, Taken
 from armijo.estimators.encoders import ArrayBlock, ClassLabels
 from armijo.methods.descent import Standardization
@@ -29,6 +33,7 @@ from armijo.objectives.linear import LinearObjective
 from armijo.tables.stream import StreamedRows, find_stream
 
 FILES, PART = 10, 100_000
+DOCS = Path(__file__).parent.parent / "docs"
 
 
 def write_files(folder: Path, rows: int, columns: int) -> None:
@@ -86,20 +91,15 @@ def measure(rows: int, columns: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_files(folder, rows, columns)
-        names = tuple(f"x{k}" for k in range(columns))
-        encode = ArrayBlock(names, ClassLabels("y", np.array([0, 1])))
-        table = find_stream(folder)
-        assert table is not None
-        source = StreamedRows(
-            table, encode, columns=[*names, "y"], cell_bytes=8 * columns, memory=0
-        )
+        source = opened(folder, columns)
+        names = [f"x{k}" for k in range(columns)]
         task, height = gradient_task(columns), source.plan.height
         streamed = min(cpu_seconds(lambda: source.total(task)) for _ in range(2))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         decoding = min(
             cpu_seconds(lambda: decode(folder, [*names, "y"], height)) for _ in range(2)
         )
-        in_memory = sum(_memory_pass(table.frames(height=height), encode, task))
+        in_memory = sum(_memory_pass(source, task))
     return {
         "rows": rows,
         "columns": columns,
@@ -111,14 +111,10 @@ def measure(rows: int, columns: int) -> dict[str, float]:
     }
 
 
-def _memory_pass(
-    frames: Iterator[pd.DataFrame],
-    encode: Callable[[pd.DataFrame], Taken],
-    task: SumTask,
-) -> Iterator[float]:
+def _memory_pass(source: StreamedRows, task: SumTask) -> Iterator[float]:
     """Yield the time of each block that is in memory: rounding, norms and sum."""
-    for frame in frames:
-        block = encode(frame)
+    for frame in source._table.frames(height=source.plan.height):
+        block = source._encode(frame)
 
         def one(block: Taken = block) -> object:
             return task(Rows(block.X, block.y))
@@ -126,13 +122,107 @@ def _memory_pass(
         yield cpu_seconds(one)
 
 
+def opened(folder: Path, columns: int) -> StreamedRows:
+    """Return the rows of the files, none of which is kept."""
+    names = tuple(f"x{k}" for k in range(columns))
+    table = find_stream(folder)
+    assert table is not None
+    encode = ArrayBlock(names, ClassLabels("y", np.array([0, 1])))
+    return StreamedRows(
+        table, encode, columns=[*names, "y"], cell_bytes=8 * columns, memory=0
+    )
+
+
+def growth(columns: int) -> dict[str, list[float]]:
+    """Return processor seconds of a streamed pass for growing numbers of rows."""
+    sizes = [10.0 ** (k / 2) for k in range(10, 17)]
+    seconds, task = [], gradient_task(columns)
+    for size in sizes:
+        with tempfile.TemporaryDirectory() as name:
+            write_files(Path(name), round(size / columns), columns)
+            source = opened(Path(name), columns)
+            source.total(task)  # imports and caches of libraries
+            repeats = 20 if size < 1e7 else 3
+            seconds.append(
+                min(cpu_seconds(partial(source.total, task)) for _ in range(repeats))
+            )
+    # Weighted so that each size counts by its relative error.
+    X = np.column_stack([np.ones(len(sizes)), sizes]) / np.array(seconds)[:, None]
+    start, rate = np.linalg.lstsq(X, np.ones(len(sizes)), rcond=None)[0]
+    line = start + rate * np.array(sizes)
+    return {
+        "row_columns": sizes,
+        "seconds": seconds,
+        "line": line.tolist(),
+        "off_the_line": [float(np.abs(seconds / line - 1).max())],
+    }
+
+
+def draw(found: dict[str, list[float]], path: Path) -> None:
+    """Draw the growth and its straight line; the same bytes each time."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "armijo"
+    fig, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
+    ax.loglog(found["row_columns"], found["line"], color="#767676", label="a line")
+    ax.loglog(found["row_columns"], found["seconds"], "o", color="#0072B2")
+    ax.lines[-1].set_label("a streamed pass")
+    ax.set(xlabel="rows times columns", ylabel="processor seconds")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, fontsize=8)
+    fig.savefig(path, metadata={"Date": None})
+    plt.close(fig)
+
+
+def whole_fit(rows: int, columns: int) -> dict[str, float]:
+    """Return processor seconds of a streamed fit of ``auto`` that keeps no row."""
+    passes = 0
+    total = StreamedRows.total
+
+    def counted(self: StreamedRows, task: Task) -> ExactSum:
+        nonlocal passes
+        passes += 1
+        return total(self, task)
+
+    with tempfile.TemporaryDirectory() as name:
+        write_files(Path(name), rows, columns)
+        table = find_stream(name)
+        assert table is not None
+        StreamedRows.total = counted  # type: ignore[method-assign]
+        model = PrivateLogisticRegression(classes=[0, 1], n_rows=rows)
+        try:
+            seconds = cpu_seconds(lambda: model.fit_resumable(table, "y", memory=0))
+        finally:
+            StreamedRows.total = total  # type: ignore[method-assign]
+    return {
+        "rows": rows,
+        "columns": columns,
+        "passes": passes,
+        "fit_seconds": seconds,
+        "seconds_per_cell_of_a_pass": seconds / (passes * rows * columns),
+    }
+
+
 def main() -> None:
-    """Print one JSON object for each size."""
+    """Print one JSON object; the growth is also drawn."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--columns", type=int, default=100)
+    parser.add_argument("--growth", action="store_true")
+    parser.add_argument("--fit", action="store_true")
     given = parser.parse_args()
-    print(json.dumps(measure(given.rows, given.columns)))
+    if given.growth:
+        found = growth(given.columns)
+        (DOCS / "results" / "streaming.json").write_text(json.dumps(found) + "\n")
+        draw(found, DOCS / "figures" / "streaming.svg")
+        print(json.dumps(found))
+    elif given.fit:
+        print(json.dumps(whole_fit(given.rows, given.columns)))
+    else:
+        print(json.dumps(measure(given.rows, given.columns)))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,14 @@ from hypothesis import HealthCheck, settings
 
 from tests.known import know
 
-settings.register_profile(
-    "without-clock", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("without-clock")
+for name, count in {"few": 30, "many": 300}.items():  # the fast and the slow suite
+    settings.register_profile(
+        name,
+        max_examples=count,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile("few")
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from armijo.accounting import accountants, calibration
+from armijo.accounting import accountants, calibration, verify
 from armijo.methods import base, line_search, sgd
 from armijo.objectives import module as objective
 from armijo.training import run
@@ -73,6 +73,7 @@ KNOWN = {
     (run, "order_for"): remembered(run.order_for),
     (run, "epsilon_of"): remembered(run.epsilon_of),
     (accountants, "planned_epsilon"): remembered(accountants.planned_epsilon),
+    (verify, "recompute_planned"): remembered(verify.recompute_planned),
     **{(objective, name): probed_once(getattr(objective, name)) for name in PROBES},
 }
 

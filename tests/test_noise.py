@@ -5,10 +5,12 @@ Statistical tests use fixed seeds. Right laws must have a p-value above 1e-4, wr
 ones (scale off by 2/3 or 3/2) one below 1e-12.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from armijo._noise import (
+    PoissonRows,
     add_gaussian,
     exponential_choice,
     gaussian,
@@ -44,7 +47,13 @@ from armijo._noise.rejection import (
     rational,
     uniform_below,
 )
-from armijo.randomness import KeyedBits
+from armijo._noise.vectors import (
+    gaussian_vector,
+    radial_vector,
+    random_order,
+    with_gaussian,
+)
+from armijo.randomness import KeyedBits, Randomness, RowBits
 from tests.seeded_bits import SeededBits
 
 ACCEPT, REJECT = 1e-4, 1e-12
@@ -150,7 +159,6 @@ def test_float_and_exact_decisions_agree_bit_by_bit(sampler, scale, seed):
     np.testing.assert_array_equal(fast, exact)
 
 
-@settings(max_examples=200)
 @given(
     scale=st.integers(1, 2**50),
     strip=st.integers(-400, 400),
@@ -165,7 +173,6 @@ def test_float_error_stays_far_below_the_guard(scale, strip, rest, later):
     assert smallest - Fraction(GUARD) / 32 < value < largest + Fraction(GUARD) / 32
 
 
-@settings(max_examples=100)
 @given(scale=st.one_of(st.integers(1, 100), st.integers(1, 2**50)))
 def test_every_strip_is_above_the_curve_and_has_the_chance_of_its_area(scale):
     cover = strips_for(scale)
@@ -697,17 +704,202 @@ def test_an_error_in_a_thread_is_not_lost():
         add_gaussian(1, 3 * BLOCK, SeededBits(3), fail, threads=2)
 
 
-def test_coins_of_many_rows_are_thrown_in_parts(monkeypatch):
-    """Every part has its own bits, and no row is lost or doubled at a seam."""
+class ScriptedRows:
+    """Bits of rows that a test chose."""
+
+    def __init__(self, short: list[int], longer: dict[int, list[int]]) -> None:
+        self.short, self.longer = short, longer
+
+    def first(self, start: int, n: int) -> np.ndarray:
+        return np.array(self.short[start : start + n], dtype=np.uint16)
+
+    def more(self, rows: np.ndarray, word: int) -> np.ndarray:
+        found = [self.longer[int(row)][word - 1] for row in rows]
+        return np.array(found, dtype=np.uint64)
+
+
+@given(
+    sampling_prob=st.floats(0, 1, exclude_min=True, exclude_max=True),
+    nudges=st.lists(st.integers(-1, 1), min_size=1, max_size=8),
+    tails=st.lists(st.lists(st.integers(0, LARGEST_WORD), min_size=18, max_size=18)),
+    start=st.integers(0, 7),
+)
+def test_a_batch_compares_the_numbers_of_its_rows(sampling_prob, nudges, tails, start):
+    head = math.floor(Fraction(sampling_prob) * 2**16)
+    short = [min(max(head + nudge, 0), 2**16 - 1) for nudge in nudges]
+    exact = math.floor(Fraction(sampling_prob) * 2 ** (16 + 64 * 18))
+    ties = [exact >> 64 * (17 - k) & LARGEST_WORD for k in range(18)]
+    longer = {row: (tails + [ties] * 8)[row] for row in range(len(short))}
+    expected = []
+    for row, first in enumerate(short):
+        value = first
+        for word in longer[row]:
+            value = value << 64 | word
+        if value < exact:
+            expected.append(row)
+    batch = PoissonRows(sampling_prob, ScriptedRows(short, longer))
+    assert batch.chosen(0, len(short)).tolist() == expected
+    start = min(start, len(short))
+    later = [row - start for row in expected if row >= start]
+    assert batch.chosen(start, len(short) - start).tolist() == later
+
+
+class TiedRows(RowBits):
+    """Bits of rows whose first 16 are those of one half, so that others decide."""
+
+    def first(self, start: int, n: int) -> np.ndarray:
+        return np.full(n, 0x8000, dtype=np.uint16)
+
+
+def test_further_words_of_rows_are_fair():
+    n, share = 100_000, 0.3
+    batch = PoissonRows(0.5 + share * 2.0**-16, TiedRows(bytes(32)))
+    rows = batch.chosen(0, n)
+    assert stats.binomtest(rows.size, n, share).pvalue > ACCEPT
+    assert stats.binomtest(rows.size, n, share * 0.9).pvalue < REJECT
+    assert (batch.chosen(999, n - 999) + 999 == rows[rows >= 999]).all()
+
+
+@pytest.mark.parametrize("sampling_prob", [0.005, 0.7, 1 / 3])
+def test_the_rows_of_a_batch_are_binomial_whatever_the_blocks(sampling_prob):
+    n = 1_000_000
+    batch = PoissonRows(sampling_prob, RowBits(bytes(31) + b"a"))
+    rows = batch.chosen(0, n)
+    assert stats.binomtest(rows.size, n, sampling_prob).pvalue > ACCEPT
+    assert stats.binomtest(rows.size, n, sampling_prob * 0.7).pvalue < REJECT
+    cuts = [0, 1, 8, 250_001, 250_002, 700_003, n]
+    parts = [a + batch.chosen(a, b - a) for a, b in itertools.pairwise(cuts)]
+    assert (np.sort(np.concatenate(parts[::-1])) == rows).all()
+
+
+def test_batches_of_different_charges_are_independent():
+    run, n = Randomness(bytes(32)), 40_000
+    drawn = np.zeros((4, n), dtype=np.int64)
+    for charge, row in enumerate(drawn):
+        bits = run.for_charge(charge).row_bits()
+        row[PoissonRows(0.3, bits).chosen(0, n)] = 1
+    patterns = np.bincount(np.array([8, 4, 2, 1]) @ drawn, minlength=16)
+    ones = np.array([i.bit_count() for i in range(16)])
+    expected = n * 0.3**ones * 0.7 ** (4 - ones)
+    assert stats.chisquare(patterns, expected).pvalue > ACCEPT
+    # The same bits for every charge would be found.
+    repeated = np.bincount(np.array([8, 4, 2, 1]) @ drawn[[0] * 4], minlength=16)
+    assert stats.chisquare(repeated, expected).pvalue < REJECT
+
+
+def test_rows_of_a_batch_are_independent_of_their_neighbors():
+    n = 90_000
+    inside = np.zeros(n, dtype=np.int64)
+    inside[PoissonRows(0.3, RowBits(bytes(32))).chosen(0, n)] = 1
+    for places in ((0, 1, 2), (0, 3, 7), (0, 4, 8)):
+        rows = inside.reshape(-1, 9)[:, places] @ [4, 2, 1]
+        ones = np.array([i.bit_count() for i in range(8)])
+        expected = n / 9 * 0.3**ones * 0.7 ** (3 - ones)
+        assert stats.chisquare(np.bincount(rows, minlength=8), expected).pvalue > ACCEPT
+
+
+def test_many_rows_are_drawn_in_parts(monkeypatch):
+    """No row is lost or doubled at a seam, wherever the seams are."""
+    batch = PoissonRows(0.3, RowBits(bytes(32)))
+    rows = batch.chosen(5, 1000)
     monkeypatch.setattr(rejection, "_PART", 7)
-    rounds, n, sampling_prob = 4_000, 20, 0.3
-    bits, seen = SeededBits(11), np.zeros(n)
-    for _ in range(rounds):
-        rows = poisson_sample(n, sampling_prob, bits)
-        assert rows.tolist() == sorted(set(rows.tolist()))
-        seen[rows] += 1
-    z = (seen - sampling_prob * rounds) / np.sqrt(
-        rounds * sampling_prob * (1 - sampling_prob)
+    assert (batch.chosen(5, 1000) == rows).all()
+    assert batch.chosen(5, 0).size == 0
+    assert PoissonRows(1.0, ScriptedRows([], {})).chosen(9, 3).tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match=r"Expected .*sampling_prob"):
+        PoissonRows(0.0, RowBits(bytes(32)))
+
+
+# Each law is tested once at a fixed seed; a wrong law fails by far more than this.
+LEAST_P = 1e-4
+
+
+class RepeatingBits:
+    """Gives the same word twice at first, then counts."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def uint64(self, n):
+        self.calls += 1
+        words = np.arange(n, dtype=np.uint64)
+        if self.calls == 1:
+            words[:] = 7
+        return words[::-1].copy()
+
+
+def test_gaussian_coordinates():
+    draws = gaussian_vector(3.0, 20_000, SeededBits(1))
+    assert stats.kstest(draws, stats.norm(scale=3.0).cdf).pvalue > LEAST_P
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_radial_norm_is_gamma_and_direction_is_symmetric(size):
+    bits = SeededBits(2)
+    draws = np.array([radial_vector(0.5, size, bits) for _ in range(4000)])
+    norms = np.linalg.norm(draws, axis=1)
+    law = stats.gamma(size, scale=0.5)
+    assert stats.kstest(norms, law.cdf).pvalue > LEAST_P
+    directions = draws / norms[:, None]
+    assert np.abs(directions.mean(axis=0)).max() < 5 / math.sqrt(4000)
+    second = directions.T @ directions / 4000
+    assert np.abs(second - np.eye(size) / size).max() < 5 / math.sqrt(4000)
+
+
+def test_every_order_is_equally_likely():
+    bits = SeededBits(3)
+    found = [tuple(random_order(3, bits).tolist()) for _ in range(6000)]
+    counts = [found.count(order) for order in permutations(range(3))]
+    assert sum(counts) == 6000
+    assert stats.chisquare(counts).pvalue > LEAST_P
+
+
+def test_words_that_stand_twice_are_drawn_again():
+    bits = RepeatingBits()
+    assert random_order(4, bits).tolist() == [3, 2, 1, 0]
+    assert bits.calls == 2
+
+
+def test_nothing_to_order_and_no_noise():
+    assert random_order(0, SeededBits(0)).size == 0
+    assert not gaussian_vector(0.0, 3, SeededBits(0)).any()
+
+
+@pytest.mark.parametrize("draw", [gaussian_vector, radial_vector])
+def test_a_negative_scale_is_refused(draw):
+    with pytest.raises(ValueError, match="scale >= 0"):
+        draw(-1.0, 3, SeededBits(0))
+
+
+def test_law():
+    answer = np.linspace(-2, 2, 20_000)
+    noisy = with_gaussian(answer, sensitivity=0.1, noise_scale=0.3, bits=SeededBits(1))
+    law = stats.norm(scale=0.3)
+    assert stats.kstest(noisy - answer, law.cdf).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("noise_scale", [1e-6, 0.3, 50.0])
+def test_everything_is_on_a_lattice_that_only_the_noise_decides(noise_scale):
+    step = noise_scale / 2**26
+    noisy = with_gaussian(
+        np.array([math.pi, -1e-9]),
+        sensitivity=1,
+        noise_scale=noise_scale,
+        bits=SeededBits(2),
     )
-    assert np.abs(z).max() < 5
-    assert poisson_sample(20, 1.0, bits).tolist() == list(range(20))
+    multiples = noisy / step
+    np.testing.assert_allclose(multiples, np.rint(multiples), rtol=1e-15, atol=0)
+
+
+def test_noise_is_raised_where_rounding_moves_more_than_the_answer():
+    """Sensitivity of one lattice step, 10,000 coordinates: 101 times the noise."""
+    tiny = with_gaussian(
+        np.zeros(10_000), sensitivity=2.0**-26, noise_scale=1.0, bits=SeededBits(3)
+    )
+    assert tiny.std() == pytest.approx(101, rel=0.05)
+
+
+def test_no_noise_leaves_the_answer():
+    answer = np.array([math.pi])
+    found = with_gaussian(answer, sensitivity=1, noise_scale=0, bits=SeededBits(0))
+    np.testing.assert_array_equal(found, answer)

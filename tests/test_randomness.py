@@ -4,6 +4,7 @@
 import ast
 import hashlib
 import os
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from armijo.randomness import (
     PURPOSES,
     KeyedBits,
     Randomness,
+    RowBits,
     SystemBits,
     fresh_key,
 )
@@ -48,7 +50,7 @@ def test_unseeded_runs_differ_and_read_the_system(monkeypatch):
         int.from_bytes(b"\1" + bytes(7), "little"),
         0,
     ]
-    assert first.stream("sampling").uint16(3).tolist() == [1, 0, 0]
+    assert first.stream("search").uint16(3).tolist() == [1, 0, 0]
 
 
 def test_a_seed_is_a_run_key_without_a_secret(monkeypatch):
@@ -114,6 +116,63 @@ def test_gates_inside_a_charge_go_on_in_its_streams():
     """Their own charges are numbered from zero and must not begin a stream anew."""
     once = Randomness(KEY).for_charge(3)
     assert once.for_charge(0) is once
+
+
+def test_the_bits_of_a_row_are_addressed_by_its_number():
+    """First words lie in the counter stream, further ones in blocks of their own."""
+    bits, stream = RowBits(KEY), KeyedBits(KEY).uint16(100)
+    for start in (0, 1, 7, 8, 50):
+        assert (bits.first(start, 100 - start) == stream[start:]).all()
+    cipher = Cipher(algorithms.AES(KEY), modes.ECB()).encryptor()
+    for row, word in ((0, 1), (5, 1), (2**40, 3)):
+        block = cipher.update(word.to_bytes(8, "big") + row.to_bytes(8, "big"))
+        expected = np.frombuffer(block, dtype=np.uint64)[:1]
+        assert (bits.more(np.array([row]), word) == expected).all()
+    assert bits.first(3, 0).size == bits.more(np.array([], dtype=int), 1).size == 0
+    many = bits.first(1, 300_000)  # more than the zeros that are held
+    assert (many[-9:] == bits.first(299_992, 9)).all()
+
+
+def test_the_key_of_a_batch_is_derived_and_yields_no_noise():
+    """Who has it has neither the run key nor a stream, of this or another charge."""
+    run = Randomness(KEY).for_charge(7)
+    bits = run.row_bits()
+    derived = hashlib.blake2b(
+        b"7 sampling", key=KEY, digest_size=32, person=b"armijo stream"
+    ).digest()
+    assert (bits.first(0, 64) == RowBits(derived).first(0, 64)).all()
+    state = pickle.dumps(bits)
+    assert derived in state and KEY not in state
+    own = set(KeyedBits(derived).uint64(4096).tolist())
+    used_as_run_key = Randomness(derived)
+    for charge in (0, 7):
+        for purpose in PURPOSES:
+            noise = words(Randomness(KEY), charge, purpose, 64)
+            assert not own & set(noise)
+            assert words(used_as_run_key, charge, purpose, 64) != noise
+    assert derived.hex() not in repr(bits)
+
+
+def test_each_charge_and_each_batch_inside_it_draws_anew_and_repeats():
+    run = Randomness(KEY)
+    once = run.for_charge(1)
+    found = [
+        once.row_bits(),
+        once.for_charge(0).row_bits(),
+        run.for_charge(2).row_bits(),
+    ]
+    drawn = [tuple(bits.first(0, 16).tolist()) for bits in found]
+    assert len(set(drawn)) == 3
+    again = run.for_charge(1)
+    assert [tuple(again.row_bits().first(0, 16).tolist()) for _ in range(2)] == drawn[
+        :2
+    ]
+    system = Randomness()
+    assert (system.row_bits().first(0, 16) != system.row_bits().first(0, 16)).any()
+    with pytest.raises(UnchargedAccess, match="outside a charge"):
+        run.row_bits()
+    with pytest.raises(ValueError, match="Expected purpose to be one of"):
+        once.stream("sampling")  # would begin with the bits of rows
 
 
 def test_there_are_no_bits_outside_a_charge():

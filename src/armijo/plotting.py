@@ -114,7 +114,6 @@ def _legend(ax: Any) -> None:
 
 
 def _tidy(ax: Any) -> None:
-    """Leave out what carries no information."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25)
 

@@ -7,6 +7,10 @@ between charges, so there is nothing to save: a step that a crash cut off is red
 the same batch with the same noise.  Whoever lacks the key cannot tell the streams from
 the system's bits; whoever has it can repeat them and subtract the noise.  A seed is a
 run key that anybody can derive, so a seeded run has no guarantee.
+
+Which rows enter a batch is drawn from :class:`RowBits`, addressed by the number of the
+row.  Their key is derived like those of the streams, one way: who has it, such as a
+worker that draws for its own rows, has neither the run key nor a bit of any noise.
 """
 
 import hashlib
@@ -23,7 +27,10 @@ from armijo.errors import UnchargedAccess
 Seed = int | np.random.Generator | np.random.RandomState | None
 """What a run may be seeded by; None is the operating system's generator."""
 
-PURPOSES = ("sampling", "gradient", "search", "initial", "perturbation")
+PURPOSES = ("gradient", "search", "initial", "perturbation")
+"""What streams are for."""
+
+SAMPLING = "sampling"
 
 KEY_BYTES = 32
 
@@ -72,6 +79,44 @@ class KeyedBits(BitSource):
         for start in range(0, len(place), len(_ZEROS)):
             part = place[start : start + len(_ZEROS)]
             self._stream.update_into(_ZEROS[: len(part)], part)
+
+
+class RowBits:
+    """Bits of rows by their numbers, whatever was drawn before.
+
+    The first 16 bits of row ``i`` are bytes ``2 i`` and ``2 i + 1`` of the AES-256
+    counter stream of the key; each further word of 64 bits begins the counter block
+    with the number of the word, from 1, in its first half and ``i`` in the second.  The
+    first bits of 2**67 rows end before those blocks begin, so no bit is used twice.
+
+    >>> bits = RowBits(bytes(32))
+    >>> bool(bits.first(5, 3)[1] == bits.first(0, 9)[6])
+    True
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def first(self, start: int, n: int) -> NDArray[np.uint16]:
+        """Return the first 16 bits of ``n`` rows from number ``start`` on."""
+        block, skipped = divmod(start, 8)
+        counter = modes.CTR(block.to_bytes(16, "big"))
+        size = 2 * (skipped + n)
+        zeros = _ZEROS[:size] if size <= len(_ZEROS) else bytes(size)
+        drawn = Cipher(algorithms.AES(self._key), counter).encryptor().update(zeros)
+        return np.frombuffer(drawn, dtype=np.uint16)[skipped:]
+
+    def more(self, rows: NDArray[np.int64], word: int) -> NDArray[np.uint64]:
+        """Return the further word of this number, from 1, of each of some rows."""
+        counters = np.empty((len(rows), 2), dtype=">u8")
+        counters[:, 0], counters[:, 1] = word, rows
+        cipher = Cipher(algorithms.AES(self._key), modes.ECB()).encryptor()
+        drawn = np.frombuffer(cipher.update(counters.tobytes()), dtype=np.uint64)
+        return drawn[::2]
+
+    def __repr__(self) -> str:
+        """Show nothing of the key."""
+        return "RowBits(secret)"
 
 
 class SystemBits(BitSource):
@@ -133,6 +178,7 @@ class Randomness:
         self._key = _key_of_seed(seed, rank) if seed is not None else key
         self._charge: int | None = None
         self._streams: dict[str, KeyedBits] = {}
+        self._batches = 0
 
     def for_charge(self, index: int) -> "Randomness":
         """Return the streams of a charge from their beginning.
@@ -151,20 +197,33 @@ class Randomness:
         _validate.choice(PURPOSES, purpose=purpose)
         if self._key is None:
             return _SYSTEM
+        if purpose not in self._streams:
+            self._streams[purpose] = KeyedBits(self._derived(self._key, purpose))
+        return self._streams[purpose]
+
+    def row_bits(self) -> RowBits:
+        """Return the bits that draw a batch, new ones for each batch of a charge.
+
+        A charge has one batch; gates inside it draw several.
+        """
+        if self._key is None:
+            return RowBits(fresh_key())
+        number = f" {self._batches}" if self._batches else ""
+        bits = RowBits(self._derived(self._key, SAMPLING + number))
+        self._batches += 1
+        return bits
+
+    def _derived(self, key: bytes, purpose: str) -> bytes:
+        """Return the key of a purpose of this charge, from which no other follows."""
         if self._charge is None:
             raise UnchargedAccess(
                 f"Asked for bits for {purpose!r} outside a charge; the streams of a "
                 "run key belong to its charges. Use for_charge(index)."
             )
-        if purpose not in self._streams:
-            derived = hashlib.blake2b(
-                f"{self._charge} {purpose}".encode(),
-                key=self._key,
-                digest_size=KEY_BYTES,
-                person=b"armijo stream",
-            )
-            self._streams[purpose] = KeyedBits(derived.digest())
-        return self._streams[purpose]
+        words = f"{self._charge} {purpose}".encode()
+        return hashlib.blake2b(
+            words, key=key, digest_size=KEY_BYTES, person=b"armijo stream"
+        ).digest()
 
 
 _SYSTEM = SystemBits()

@@ -14,11 +14,7 @@ from tests.accounting.exact_divergence import FloatArray
 
 
 def rdp_keeps(
-    mechanism: Mechanism,
-    budget: Budget,
-    orders: FloatArray,
-    *,
-    classical: bool = False,
+    mechanism: Mechanism, budget: Budget, orders: FloatArray, *, classical: bool = False
 ) -> bool:
     """Say whether the curve of a mechanism keeps the budget at one of the orders.
 

@@ -36,6 +36,7 @@ from armijo.accounting.paper import (
 )
 from armijo.errors import BudgetExceeded, UnchargedAccess
 from tests.accounting.accounts import BUDGET, STEP, drain, on_file, snapshot
+from tests.marks import thinned
 
 
 def printed_step(epsilon: float) -> Subsampled:
@@ -153,7 +154,7 @@ def test_results_do_not_depend_on_what_ran_before():
 STEPS = [(0.05, 2), (0.1, 14), (0.2, 36), (0.4, 81), (0.8, 164), (1.0, 201)]
 
 
-@pytest.mark.parametrize(("epsilon", "steps"), STEPS)
+@pytest.mark.parametrize(("epsilon", "steps"), thinned(STEPS, 3))
 def test_steps_that_fit_as_printed(epsilon, steps):
     label = Budget(epsilon=epsilon, delta=1e-8)
     watch = PaperAccountant(label)

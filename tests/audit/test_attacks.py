@@ -4,9 +4,8 @@
 import numpy as np
 import pytest
 
-from armijo.audit.attacks import best_attack
 from armijo.audit.bounds import epsilon_of_test
-from armijo.audit.games import ATTACK_SHARE, Claim, play_game
+from armijo.audit.games import ATTACK_SHARE, Claim, best_attack, play_game
 
 CONFIDENCE = 0.95
 

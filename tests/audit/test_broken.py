@@ -23,6 +23,7 @@ from armijo.randomness import Randomness
 from tests.audit import broken
 from tests.baselines.one_shot_doubles import noise_p_value
 from tests.data.gate_doubles import features
+from tests.marks import slow
 
 CONFIDENCE = 0.95
 
@@ -108,12 +109,9 @@ class Mistake:
 
 MISTAKES = {
     "noise halved": Mistake(broken.noise_halved, whole, 400),
-    "noise on an answer halved": Mistake(broken.vector_noise_halved, output, 400),
-    "charge skipped": Mistake(broken.charge_skipped, whole, 80),
     "divided by the actual batch size": Mistake(
         broken.divided_by_actual_size, whole, 400
     ),
-    "noise reused": Mistake(broken.noise_reused, alone, 300),
     "clip after sum": Mistake(broken.clip_after_sum, whole, 400),
     "angles in single precision": Mistake(
         broken.angles_in_single_precision, support, 40
@@ -121,10 +119,13 @@ MISTAKES = {
     "ghost norms decide": Mistake(broken.ghost_norms_decide, NORMS, 60),
     "raw terms added": Mistake(broken.raw_terms_added, CANCELLING, 60),
     "the batch decides": Mistake(broken.batch_decides, CONTENTS, 60),
-    "persons unweighted": Mistake(broken.persons_unweighted, person, 60),
     "gradients of images unclipped": Mistake(broken.coefficients_unclipped, images, 40),
 }
 SLOW_MISTAKES = {
+    "persons unweighted": Mistake(broken.persons_unweighted, person, 60),
+    "noise on an answer halved": Mistake(broken.vector_noise_halved, output, 400),
+    "charge skipped": Mistake(broken.charge_skipped, whole, 80),
+    "noise reused": Mistake(broken.noise_reused, alone, 300),
     "same batch amplified again": Mistake(broken.batch_amplified_again, Rare, 1500),
     "noise of the search halved": Mistake(broken.noise_halved, search, 4000),
 }
@@ -152,20 +153,13 @@ def check(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
     assert audited(mistake.game, mistake.trials).exceeds
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("name", [*MISTAKES, *slow(SLOW_MISTAKES)])
 def test_the_audit_catches(name, monkeypatch):
-    check(MISTAKES[name], monkeypatch)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SLOW_MISTAKES)
-def test_the_audit_catches_with_more_trials(name, monkeypatch):
-    check(SLOW_MISTAKES[name], monkeypatch)
+    check((MISTAKES | SLOW_MISTAKES)[name], monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "method",
-    "outpert-rsgd outpert-gd objpert objpert-kst objpert-pure amp".split(),
+    "method", "outpert-rsgd outpert-gd objpert objpert-kst objpert-pure amp".split()
 )
 def test_the_law_of_the_noise_catches_half_of_it(method, monkeypatch):
     """Also where the game of the method has too little power to."""

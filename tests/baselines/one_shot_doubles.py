@@ -75,7 +75,7 @@ def noise_p_value(method: str) -> float:
     """Compare what is released about no rows with the law that the proof asks for."""
     algorithm = built(method, 100)
     nothing = np.empty((0, FEATURES)), np.empty(0)
-    draws = [answered(algorithm, *nothing, seed) for seed in range(300)]
+    draws = [answered(algorithm, *nothing, seed) for seed in range(150)]
     noise = math.sqrt(1 + 1) * np.array(draws)  # rows of norm one with their constant
     if method == "objpert-pure":
         law = stats.gamma(FEATURES + 1, scale=algorithm.noise_scale / algorithm.ridge)

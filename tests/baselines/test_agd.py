@@ -20,13 +20,7 @@ from armijo.methods import minimize
 from armijo.methods.base import Problem
 from armijo.objectives import LinearObjective
 from armijo.randomness import Randomness
-from tests.baselines.choice_law import (
-    blobs,
-    log_laws,
-    opened,
-    run,
-    zeros,
-)
+from tests.baselines.choice_law import blobs, log_laws, opened, run, zeros
 from tests.data.gate_doubles import FreeAccountant
 from tests.data.lattice_doubles import on_lattice
 from tests.methods.scripted import FlatObjective, ScriptedBatch

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import logsigmoid
 
-from armijo._noise import poisson_sample
+from armijo._noise import PoissonRows
 from armijo.accounting.accountants import PlannedAccountant
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import noise_multiplier_for, planned_epsilon
@@ -144,8 +144,8 @@ def test_without_noise_it_is_the_plain_method(variant, every, growth_cap):
     plain, w = PlainHyFree(own, 0.02, sampling_prob * ROWS), np.zeros(FEATURES + 1)
     sizes = set()
     for charge, (state, record) in enumerate(found):
-        coins = again.for_charge(charge).stream("sampling")
-        chosen = poisson_sample(ROWS, sampling_prob, coins)
+        bits = again.for_charge(charge).row_bits()
+        chosen = PoissonRows(sampling_prob, bits).chosen(0, ROWS)
         w = plain.step(w, X[chosen], y[chosen])
         np.testing.assert_allclose(state.w.numpy(), w, rtol=0, atol=1e-7)
         # The curvature is a small difference of losses: digits cancel.
@@ -411,11 +411,7 @@ def test_one_step_is_paid_and_delivered():
     """Its only batch is a fit; the batch after it would be of another kind."""
     X, y = table()
     model = PrivateLogisticRegression(
-        epsilon=1.0,
-        delta=1e-6,
-        method=HyFree(steps=1),
-        classes=[-1, 1],
-        n_rows=ROWS,
+        epsilon=1.0, delta=1e-6, method=HyFree(steps=1), classes=[-1, 1], n_rows=ROWS
     ).fit(X, y)
     assert model.n_iter_ == len(model.privacy_.ledger) == 1
     assert np.any(model.coef_)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from armijo.accounting.budget import Budget
-from armijo.baselines.selection import OnlySelection
+from armijo.accounting.mechanisms import OnlySelection
 from armijo.baselines.trivial import Majority
 from armijo.methods.base import Problem
 from armijo.objectives import LinearObjective

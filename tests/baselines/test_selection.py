@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from armijo.accounting.accountants import PlannedAccountant
 from armijo.accounting.budget import Budget
-from armijo.accounting.calibration import planned_epsilon
-from armijo.accounting.mechanisms import ExponentialMechanism
-from armijo.baselines.selection import (
-    OnlySelection,
+from armijo.accounting.calibration import (
     affordable_epsilon,
     concentrated_rho,
+    planned_epsilon,
     selection_epsilon,
 )
+from armijo.accounting.mechanisms import ExponentialMechanism, OnlySelection
 
 GOLDEN = {
     0.05: 3.388329e-5,

@@ -7,11 +7,13 @@ Most runs call ``main`` in this process; a few start the program as a user does.
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 
 import dp_accounting as dpa
 import pytest
 from dp_accounting.rdp import RdpAccountant
 
+import armijo as package
 from armijo.accounting.above_threshold import AboveThreshold
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import (
@@ -84,10 +86,7 @@ def test_an_adaptive_epsilon_is_the_filters(run):
     ("options", "search"),
     [
         ({"search_epsilon": "0.2"}, AboveThreshold.laplace(0.2)),
-        (
-            {"search_epsilon": "0.2", "max_tries": "4"},
-            AboveThreshold.laplace(0.2, 4),
-        ),
+        ({"search_epsilon": "0.2", "max_tries": "4"}, AboveThreshold.laplace(0.2, 4)),
         ({"search_rho": "0.02", "max_tries": "9"}, AboveThreshold.gaussian(0.02, 9)),
     ],
 )
@@ -138,8 +137,7 @@ def test_calibrated_noise_is_the_librarys(
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"search_epsilon": "0.2"}, {"search_rho": "0.02", "max_tries": "9"}],
+    "options", [{"search_epsilon": "0.2"}, {"search_rho": "0.02", "max_tries": "9"}]
 )
 def test_calibrated_noise_pays_for_the_search_too(run, options):
     found = parsed(run("calibrate", "--json", **options))
@@ -346,3 +344,9 @@ def test_little_noise_does_not_need_the_memory_of_the_machine():
 def test_accounting_starts_without_torch():
     code = "import sys, armijo.cli; sys.exit('torch' in sys.modules)"
     assert program("-c", code).returncode == 0
+
+
+def test_the_version_is_printed(armijo):
+    done = armijo("--version")
+    assert done == (0, f"armijo {package.__version__}\n", "")
+    assert version("armijo") == package.__version__

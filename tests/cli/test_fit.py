@@ -5,21 +5,22 @@ import json
 import math
 import os
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from armijo.accounting.accountants import NOT_PRIVATE
 from armijo.accounting.ledger import read_ledger
+from armijo.cli.commands import parsed_option
 from armijo.cli.fit import predict_table
-from armijo.errors import (
-    BudgetExceeded,
-    PrivacyLeakWarning,
-    TableError,
-)
+from armijo.errors import ArmijoError, BudgetExceeded, PrivacyLeakWarning, TableError
 from armijo.estimators.model_file import load_model
+from armijo.registry import METHODS
 from armijo.report.verify import ledger_fault, summarize_run
-from armijo.tables import encode
+from armijo.tables import Numeric, encode
+from tests.cli.conftest import parsed, words
 from tests.cli.small import (
     CLASSES,
     FILES,
@@ -281,3 +282,168 @@ def test_all_that_a_run_leaves_is_on_disk_before_its_checkpoint_goes(
     with pytest.warns(PrivacyLeakWarning):
         small.fit(out, parameters={"leaky_diagnostics": True, "max_batches": 2})
     assert gone
+
+
+def test_a_seeded_run_that_was_interrupted_ends_where_it_would_have(
+    small, seeded, tmp_path
+):
+    count = 4
+    given = {"parameters": {"random_state": SEED}}
+    first = small.fit(tmp_path / "run", callback=stop_after(count), **given)
+    assert not first.finished and first.estimator.n_iter_ == count
+    unfinished = {
+        "ledger.jsonl",
+        "checkpoint.safetensors",
+        "checkpoint.safetensors.key",
+    }
+    assert own_files(tmp_path / "run") == unfinished
+    assert len(charges(tmp_path / "run")) == count
+    again = small.fit(tmp_path / "run", resume=True, **given)
+    assert again.finished and own_files(tmp_path / "run") == FILES
+    same_run(again, seeded)
+    assert released(tmp_path / "run" / "report.json") == released(
+        seeded.folder / "report.json"
+    )
+
+
+def wider_schema(folder: Path) -> Path:
+    columns = list(small_schema().columns)
+    columns[0] = Numeric("age", 0, 120)
+    path = folder / "wider.toml"
+    path.write_text(small_schema(columns=tuple(columns)).to_toml())
+    return path
+
+
+def test_a_run_goes_on_with_its_own_settings_only(small, tmp_path):
+    out = tmp_path / "run"
+    small.fit(out, callback=stop_after(2))
+    before = content(out)
+    values = {"epsilon": 2.0, "sampling_prob": 0.2, "random_state": 1}
+    others = [{"parameters": {name: value}} for name, value in values.items()]
+    for other in (*others, {"kind": "svm"}, {"schema": wider_schema(tmp_path)}):
+        with pytest.raises(ArmijoError, match=r"another run.*nothing was spent"):
+            small.fit(out, resume=True, **other)
+        assert content(out) == before
+
+
+def test_what_is_not_interrupted_cannot_be_resumed(small, finished, tmp_path):
+    before = content(finished.folder)
+    with pytest.raises(TableError, match=r"resume.*a finished run.*without --resume"):
+        small.fit(finished.folder, resume=True)
+    assert content(finished.folder) == before
+    with pytest.raises(TableError, match=r"resume.*no run.*without --resume"):
+        small.fit(tmp_path / "none", resume=True)
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("ledger", ["missing", "older", "changed"])
+def test_a_run_does_not_go_on_without_the_ledger_of_its_batches(
+    small, tmp_path, ledger
+):
+    out = tmp_path / "run"
+    small.fit(out, callback=stop_after(1))
+    older = (out / "ledger.jsonl").read_bytes()
+    small.fit(out, callback=stop_after(3), resume=True)
+    lines = (out / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    (out / "ledger.jsonl").unlink()
+    found = {"older": older, "changed": b"".join([*lines[:2], *lines[3:]])}
+    if ledger in found:
+        (out / "ledger.jsonl").write_bytes(found[ledger])
+    with pytest.raises(ArmijoError, match="ledger"):
+        small.fit(out, resume=True)
+
+
+BUDGET = {"--epsilon": "1", "--delta": "1e-5", "--model": "logistic"}
+SAMPLED = ("--option", "sampling_prob=0.5")
+
+
+@pytest.fixture
+def fit(armijo, small, tmp_path):
+    def call(*flags):
+        options = {"--schema": str(small.schema), "--out": str(tmp_path / "run")}
+        return armijo("fit", small.csv, *words(BUDGET | options), *flags)
+
+    return call
+
+
+def test_all_methods_are_listed(armijo):
+    found = parsed(armijo("methods", "--json"))["methods"]
+    assert {one["name"] for one in found} == set(METHODS)
+    shown = armijo("methods")
+    assert shown.code == 0
+    assert all(one["summary"] in shown.out for one in found)
+
+
+@pytest.mark.parametrize(
+    ("flags", "relation"),
+    [
+        (("--method", "objpert", "--option", "data_norm=2"), "add-remove"),
+        (("--method", "objpert-pure", "--option", "data_norm=2"), "replace-one"),
+        (("--method", "outpert-gd", "--option", "data_norm=2"), "replace-one"),
+        (("--method", "sgd", "--option", "steps=5", *SAMPLED), "add-remove"),
+        (("--method", "majority"), "add-remove"),
+        (("--method", "sgd-tuned", "--option", "step_sizes=[0.5,1]"), "add-remove"),
+    ],
+)
+def test_a_fit_by_another_method(fit, armijo, small, tmp_path, flags, relation):
+    found = parsed(fit("--json", *flags))
+    assert found["relation"] == relation
+    assert f"under the {relation} relation" in found["statement"]
+    model = load_model(tmp_path / "run" / "model.json")
+    assert (model.data_norm is not None) == any("norm" in flag for flag in flags)
+    predicted = armijo("predict", tmp_path / "run", small.csv)
+    assert predicted.code == 0
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["settings"]["method"] == flags[1]
+
+
+def test_without_privacy_the_terminal_says_so(fit):
+    finished = fit("--method", "nonprivate")
+    assert finished.code == 0
+    assert NOT_PRIVATE in finished.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--method", "objpert"), "data_norm"),
+        (("--method", "objpert", "--option", "data_norm=1", *SAMPLED), "sampling_prob"),
+        (("--method", "sgd", "--option", "speed=3"), "does not take speed"),
+        (("--method", "sgd", "--option", "steps"), "NAME=VALUE"),
+        (("--method", "sgd", "--option", "steps=0"), "steps"),
+        (("--method", "majority", "--option", "expected_steps=3"), "expected_steps"),
+    ],
+)
+def test_a_bad_parameter_is_refused_by_name_and_spends_nothing(
+    fit, tmp_path, flags, told
+):
+    finished = fit(*flags)
+    assert finished.code == 2
+    assert told in finished.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("size", ["1e300", "1e110"])
+def test_a_fit_that_diverges_has_an_exit_code_of_its_own(fit, armijo, tmp_path, size):
+    """Such weights are no model; the run is over, and what it spent is told."""
+    flags = ("--method", "sgd", "--option", "steps=40", "--option")
+    finished = fit(*flags, f"step_size={size}")
+    assert finished.code == 5
+    assert "diverged" in finished.err and "smaller step size" in finished.err
+    view = read_ledger(tmp_path / "run" / "ledger.jsonl")
+    assert f"The {len(view.charges)} charges" in finished.err
+    assert len(view.charges) < 40
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert left <= {"ledger.jsonl", "ledger.jsonl.lock"}
+    found = parsed(armijo("show", tmp_path / "run", "--json"))
+    assert found["state"] == "ended without a model" and "remedy" not in found
+    again = fit(*flags, f"step_size={size}", "--resume")
+    assert again.code == 2 and "start without --resume" in again.err
+    assert fit(*flags, "step_size=0.5", "--overwrite").code == 0
+
+
+def test_options_are_json_or_text():
+    assert parsed_option("a=1.5") == ("a", 1.5)
+    assert parsed_option("a=[1, 2]") == ("a", [1, 2])
+    assert parsed_option("a=replica") == ("a", "replica")
+    assert parsed_option("a=b=c") == ("a", "b=c")

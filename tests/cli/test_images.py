@@ -2,15 +2,19 @@
 """Commands for images: fit, predict, and what the owner may see."""
 
 import json
+import shutil
 from functools import partial
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from armijo.accounting.ledger import read_ledger
 from armijo.cli import app
-from armijo.images import estimator
+from armijo.images import features
+from armijo.images.estimator import PrivateImageClassifier
 from armijo.images.features import FeatureSettings
+from armijo.methods.whitened import Whitened
 from tests.images.doubles import SMALL_BANKS
 from tests.images.test_reading import write_folder
 
@@ -19,7 +23,7 @@ from tests.images.test_reading import write_folder
 def small_features(monkeypatch):
     """Make fewer features: those of the default take half a minute."""
     small = partial(FeatureSettings, banks=SMALL_BANKS, components=24, synthetic=120)
-    monkeypatch.setattr(estimator, "FeatureSettings", small)
+    monkeypatch.setattr(features, "FeatureSettings", small)
 
 
 def call(*words):
@@ -50,6 +54,59 @@ def test_a_folder_is_fitted_and_predicted(tmp_path):
     again = call("fit-images", folder, "--out", model, *asked)
     assert again.exit_code != 0  # the file is there
     assert "exists" in str(again.exception)
+
+
+class TestResume:
+    ASKED = ("--epsilon", 8, "--classes", "level,upright", "--gray", "--size", "16x16")
+
+    def fit(self, tmp_path, name, *more):
+        out = tmp_path / name / "model.safetensors"
+        out.parent.mkdir(exist_ok=True)
+        images = tmp_path / "images"
+        return out, call("fit-images", images, "--out", out, *self.ASKED, *more)
+
+    @pytest.fixture
+    def killed(self, tmp_path, monkeypatch):
+        """Return a finished run, and one as a kill after some steps leaves it."""
+        write_folder(tmp_path / "images", 100)
+        moved = Whitened._moved
+
+        def copied(method, batch, state, used):
+            if state.batches == 10 and not (tmp_path / "killed").exists():
+                shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+            return moved(method, batch, state, used)
+
+        monkeypatch.setattr(Whitened, "_moved", copied)
+        whole, told = self.fit(tmp_path, "whole")
+        assert told.exit_code == 0, told.output
+        return whole
+
+    def test_a_killed_run_ends_where_it_would_have(self, killed, tmp_path):
+        left = {path.name for path in (tmp_path / "killed").iterdir()}
+        unfinished = ("checkpoint", "checkpoint.key", "ledger")
+        assert left >= {f"model.safetensors.{end}" for end in unfinished}
+        out, told = self.fit(tmp_path, "killed")
+        assert "--resume" in str(told.exception)
+        out, told = self.fit(tmp_path, "killed", "--resume")
+        assert told.exit_code == 0, told.output
+        found, expected = (PrivateImageClassifier.load(path) for path in (out, killed))
+        np.testing.assert_array_equal(found.coef_, expected.coef_)
+        np.testing.assert_array_equal(found.whitening_, expected.whitening_)
+        charges = [
+            len(read_ledger(path.with_name(path.name + ".ledger")).charges)
+            for path in (out, killed)
+        ]
+        assert charges[0] == charges[1] == 2 + Whitened().steps
+        assert not out.with_name(out.name + ".checkpoint").exists()
+
+    def test_other_images_and_settings_are_refused(self, killed, tmp_path):
+        _, told = self.fit(tmp_path, "killed", "--resume", "--mirror")
+        assert "another run" in str(told.exception)
+        (tmp_path / "images" / "level" / "00000.png").write_bytes(b"changed")
+        _, told = self.fit(tmp_path, "killed", "--resume")
+        assert told.exit_code != 0
+        _, told = self.fit(tmp_path, "none", "--resume")
+        assert "no unfinished run" in str(told.exception)
 
 
 def test_check_names_the_files_at_fault(tmp_path):

@@ -4,22 +4,33 @@
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from typer.testing import CliRunner
 
 from armijo import PrivateClassifier, PrivateLogisticRegression, PrivateRegressor
 from armijo.cli import app
 from armijo.cli.fit import fit_table
 from armijo.errors import ArmijoError, TableError
+from armijo.methods.line_search import BLSGD
+from armijo.report.verify import verify_run
+from armijo.tables import stream as streams
+from armijo.tables.frames import arrow_to_pandas
 from armijo.tables.stream import StreamedTable, find_stream, open_stream
+from tests.crash.harness import forked
 
 N = 900
 SCHEMA = """
@@ -131,6 +142,82 @@ def test_datasets_lazy_frames_and_relations_are_streams(made):
     np.testing.assert_array_equal(scores, expected)
 
 
+def sampling(**given):
+    method = BLSGD(gradient_rho=0.1, search_epsilon=0.5, max_tries=3)
+    known = {"classes": ["hi", "lo"], "method": method, "max_batches": 2}
+    return PrivateLogisticRegression(**known | {"random_state": 1} | given)
+
+
+@pytest.mark.parametrize("memory", [0, 10_000, None])
+def test_batches_are_drawn_by_the_number_of_a_row_in_the_files(
+    tmp_path, monkeypatch, memory
+):
+    """Whether nothing, batches or all rows are kept; blocks of 97 rows."""
+    numbers = people().drop_columns("sex")
+    expected = sampling().fit(numbers, "label").coef_
+    for part in range(3):
+        piece = numbers.slice(part * 300, 300)
+        pq.write_table(piece, tmp_path / f"part-{part}.parquet", row_group_size=130)
+    monkeypatch.setattr("armijo.tables.stream._BLOCK_NUMBERS", 1)
+    monkeypatch.setattr("armijo.tables.stream._MOST_ROWS", 97)
+    stream = open_stream(ds.dataset(tmp_path))
+    found = sampling().fit_resumable(stream, "label", memory=memory).coef_
+    np.testing.assert_array_equal(found, expected)
+    reverse = replace(stream, pieces=stream.pieces[::-1])
+    other = sampling().fit_resumable(reverse, "label", memory=memory).coef_
+    assert (other != expected).any()  # rows have other numbers
+
+
+@pytest.mark.parametrize("made", [lazy_frame, relation])
+def test_queries_without_an_order_are_not_sampled(made, tmp_path):
+    numbers = made(people().drop_columns("sex"))
+    ledger = tmp_path / "ledger.jsonl"
+    with pytest.raises(ValueError, match="rows in a fixed order for a method that"):
+        sampling(random_state=None, ledger=ledger).fit(numbers, "label")
+    assert not ledger.exists()
+
+
+class Buckets:
+    """A store of objects behind an address, as pyarrow sees those of fsspec."""
+
+    def __init__(self, folder):
+        memory = MemoryFileSystem()
+        for path in (folder / "data").iterdir():
+            memory.pipe(f"/bucket/{folder.name}/{path.name}", path.read_bytes())
+        self.files = pafs.PyFileSystem(pafs.FSSpecHandler(memory))
+
+    def from_uri(self, address):
+        assert address.startswith("s3://")
+        return self.files, address.removeprefix("s3://")
+
+
+def test_addresses_of_object_stores_are_streamed(folder, monkeypatch):
+    local = find_stream(folder / "data")
+    monkeypatch.setattr(pafs, "FileSystem", Buckets(folder))
+    address = f"s3://bucket/{folder.name}"
+    stream = find_stream(address)
+    assert len(stream) == N
+    for own, other in zip(stream.frames(), local.frames(), strict=True):
+        pd.testing.assert_frame_equal(own, other)
+    for own, other in zip(stream.pieces, local.pieces, strict=True):
+        assert own.digests() == other.digests() and own.stamp() == own.stamp()
+    assert len(find_stream(f"{address}/part-0.parquet")) == 300
+    args = ["fit", address, "--schema", str(folder / "schema.toml"), "--dry-run"]
+    args += ["--out", str(folder / "out"), "--epsilon", "2", "--delta", "1e-5"]
+    told = CliRunner().invoke(app, [*args, "--json"])
+    assert json.loads(told.stdout)["rows"] == N
+    with pytest.raises(TableError, match=r"s3://bucket/nobody: .*nothing matches"):
+        find_stream("s3://bucket/nobody")
+
+
+def test_addresses_of_files_are_streamed(folder):
+    stream = find_stream((folder / "data").as_uri())
+    assert len(stream) == N
+    assert [piece.n_rows for piece in stream.pieces] == [300] * 3
+    with pytest.raises(TableError, match=r"cellar://x: Expected an address"):
+        find_stream("cellar://x")
+
+
 def test_only_needed_columns_are_read(folder):
     asked = []
     stream = find_stream(folder / "data")
@@ -181,13 +268,100 @@ def test_a_killed_run_goes_on_and_nothing_is_charged_twice(folder):
         assert b"part-0" not in path.read_bytes()
 
 
-def test_a_file_that_changed_before_a_resume_ends_the_run(folder):
+KEY = bytes(range(32))
+UNSEEDED = {"epsilon": 2.0, "delta": 1e-5}
+
+
+def kill_at(frame):
+    """Let this process kill itself while it reads so many blocks of rows."""
+    read, numbers = arrow_to_pandas, count(1)
+
+    def counted(table):
+        if next(numbers) == frame:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return read(table)
+
+    streams.arrow_to_pandas = counted
+
+
+def test_a_run_that_is_killed_in_a_pass_ends_as_it_would_have(tmp_path, monkeypatch):
+    """By SIGKILL; draws of batches, sums and noise are those of the same key."""
+    monkeypatch.setattr("armijo.training.replay.fresh_key", lambda: KEY)
+    pq.write_table(people().drop_columns("sex"), tmp_path / "a.parquet")
+
+    def model(name, **given):
+        (tmp_path / name).mkdir(exist_ok=True)
+        given |= {"checkpoint": tmp_path / name / "checkpoint", "memory": 0}
+        stream = open_stream(ds.dataset(tmp_path / "a.parquet"))
+        return sampling(random_state=None).fit_resumable(stream, "label", **given).coef_
+
+    def killed():
+        kill_at(4)
+        model("out")
+
+    expected = model("whole")
+    assert forked(killed) == -signal.SIGKILL
+    ledger = "checkpoint.ledger"
+    assert charges(tmp_path / "out" / ledger)  # what they bought is not lost
+    monkeypatch.delattr("armijo.training.replay.fresh_key")  # nobody draws another
+    np.testing.assert_array_equal(model("out", resume=True), expected)
+    assert charges(tmp_path / "out" / ledger) == charges(tmp_path / "whole" / ledger)
+
+
+def charges(ledger):
+    """Return what each charge of a run was for."""
+    lines = ledger.read_text().splitlines()
+    return [one["mechanism"] for one in map(json.loads, lines) if "mechanism" in one]
+
+
+CHILD = """
+import sys
+from pathlib import Path
+import armijo.training.replay as replay
+from tests.cli import test_streaming as own
+if sys.argv[3] != "resume":
+    replay.fresh_key = lambda: own.KEY
+if sys.argv[3] == "kill":
+    own.kill_at(int(sys.argv[4]))
+given = {"parameters": own.UNSEEDED, "memory": 0, "resume": sys.argv[3] == "resume"}
+own.fitted(Path(sys.argv[1]), "data", sys.argv[2], **given)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_again_and_again_ends_as_it_would_have(folder):
+    def child(*words):
+        args = [sys.executable, "-W", "error", "-c", CHILD, str(folder), *words]
+        return subprocess.run(args, check=False).returncode
+
+    assert child("whole", "run") == 0
+    assert child("out", "kill", "9") == -signal.SIGKILL
+    key = folder / "out" / "checkpoint.safetensors.key"
+    secret = json.loads(key.read_bytes().split(b"\n")[0])["secret"]
+    assert secret == KEY.hex()
+    assert child("out", "resume") == 0
+    ledgers = [folder / out / "ledger.jsonl" for out in ("out", "whole")]
+    assert charges(ledgers[0]) == charges(ledgers[1])
+    assert fitted_model(folder, "out") == fitted_model(folder, "whole")
+    assert verify_run(folder / "out").verified
+
+
+def test_a_file_that_changed_before_a_resume_is_named(folder):
     again = killed_after(folder, "out", 4, memory=0)
     before = (folder / "out" / "ledger.jsonl").read_bytes()
-    shutil.copy(folder / "data/part-1.parquet", folder / "data/part-2.parquet")
-    with pytest.raises(ArmijoError, match="the rows that the run began with"):
-        fitted(folder, "data", "out", **again)
-    assert (folder / "out" / "ledger.jsonl").read_bytes() == before
+    data = folder / "data"
+
+    def refused(said):
+        with pytest.raises(ArmijoError, match=rf"that the run began with.*: {said}\."):
+            fitted(folder, "data", "out", **again)
+        assert (folder / "out" / "ledger.jsonl").read_bytes() == before
+
+    shutil.copy(data / "part-1.parquet", data / "part-3.parquet")
+    refused(r"\S*part-3\.parquet was added")
+    (data / "part-3.parquet").rename(data / "part-2.parquet")
+    refused(r"\S*part-2\.parquet was changed")
+    (data / "part-2.parquet").unlink()
+    refused("1 were removed or renamed")
 
 
 def test_a_file_that_changed_between_passes_ends_the_run(folder):
@@ -231,6 +405,27 @@ def bad_columns(data):
     return r"part-9\.parquet: .*it lacks 'sex'"
 
 
+def more_columns(data):
+    pq.write_table(people().append_column("more", people()["age"]), data / "part-9")
+    return r"part-9: .*it has 'more'"
+
+
+def one_name_twice(data):
+    table = people().rename_columns(["age", "age", "label"])
+    pq.write_table(table, data / "part-0.parquet")
+    return r"part-0\.parquet: Expected different names of columns, got 'age' twice"
+
+
+def one_file_twice(data):
+    (data / "part-9.parquet").symlink_to(data / "part-0.parquet")
+    return r"part-9\.parquet: Expected each file once"
+
+
+def no_file(data):
+    (data / "part-9.parquet").write_text("age,sex,label\n1,f,lo\n")
+    return r"part-9\.parquet: Expected a Parquet file, got"
+
+
 def empty_file(data):
     (data / "part-9.parquet").write_bytes(b"")
     return r"part-9\.parquet: .*empty file"
@@ -264,8 +459,8 @@ def nothing(data):
 @pytest.mark.parametrize(
     "spoil",
     [
-        *(bad_type, bad_columns, empty_file, no_rows),
-        *(truncated_file, truncated_group, nothing),
+        *(bad_type, bad_columns, more_columns, one_name_twice, one_file_twice),
+        *(no_file, empty_file, no_rows, truncated_file, truncated_group, nothing),
     ],
 )
 def test_bad_input_is_named_before_any_charge(folder, spoil):
@@ -273,6 +468,30 @@ def test_bad_input_is_named_before_any_charge(folder, spoil):
     with pytest.raises(TableError, match=said):
         fitted(folder, "data", "out")
     assert not (folder / "out").exists()
+
+
+def test_a_pattern_that_matches_nothing_is_named(folder):
+    with pytest.raises(TableError, match=r"\*\.parq: Expected Parquet files, got none"):
+        fitted(folder, "data/*.parq", "out")
+    dataset = ds.dataset([folder / "data/part-0.parquet"] * 2)
+    with pytest.raises(TableError, match="Expected each file once, got it twice"):
+        open_stream(dataset)
+
+
+def test_pages_that_cannot_be_decoded_name_their_file_and_release_nothing(tmp_path):
+    """They are found in the pass that reads them, which is paid for by then."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(people().drop_columns("sex"), path, compression="none")
+    spoiled = bytearray(path.read_bytes())
+    spoiled[10:40] = b"\xff" * 30
+    path.write_bytes(spoiled)
+    ledger = tmp_path / "ledger.jsonl"
+    model = sampling(random_state=None, ledger=ledger)
+    with pytest.raises(
+        ArmijoError, match=r"a\.parquet: Expected rows that can be read"
+    ):
+        model.fit_resumable(ds.dataset(path), "label", memory=0)
+    assert len(charges(ledger)) == 1 and not hasattr(model, "coef_")
 
 
 def test_a_column_of_the_wrong_type_is_refused_by_its_type(folder):
@@ -301,10 +520,6 @@ def test_what_needs_rows_in_memory_is_refused(given, said):
 def test_classes_are_never_read_from_a_stream():
     with pytest.raises(ValueError, match="two classes= for rows that are streamed"):
         PrivateClassifier().fit(ds.dataset(people()), "label")
-    sampled = PrivateLogisticRegression(classes=["hi", "lo"], method="sgd")
-    numbers = ds.dataset(people().drop_columns("sex"))
-    with pytest.raises(ValueError, match="only sums over all rows, got DPSGD"):
-        sampled.fit(numbers, "label")
 
 
 def test_a_dry_run_reads_metadata_and_spends_nothing(folder, monkeypatch):

@@ -400,10 +400,10 @@ TAMPERINGS: dict[tuple[str, str], dict[str, Callable[[Path], None]]] = {
         ),
     },
     ("auto", LEDGER): {
-        "all forged, less noise, exact": forged(less_noise_in, healed=True),
+        "all forged, less noise, exact": forged(less_noise_in, healed=True)
     },
     ("objpert", LEDGER): {
-        "all forged, less noise, one release": forged(less_noise_in, healed=True),
+        "all forged, less noise, one release": forged(less_noise_in, healed=True)
     },
     ("sgd", MODEL): {
         "weight changed": edit_json(MODEL, first_weight),
@@ -426,7 +426,7 @@ TAMPERINGS: dict[tuple[str, str], dict[str, Callable[[Path], None]]] = {
         "report missing": without(REPORT),
     },
     ("sgd", "report.html"): {
-        "report page changed": lambda run: (run / "report.html").write_text("0.01"),
+        "report page changed": lambda run: (run / "report.html").write_text("0.01")
     },
 }
 

@@ -75,6 +75,14 @@ class Recorder:
                 return words
 
         randomness.KeyedBits = SpyBits
+        first = randomness.RowBits.first
+
+        def noted_rows(bits: randomness.RowBits, *given: int) -> np.ndarray:
+            words = first(bits, *given)
+            note("bits", digest(words.tobytes()))
+            return words
+
+        randomness.RowBits.first = noted_rows
         for name in ("vector_sum", "number_sum", "number_sums"):
             setattr(fixed_point, name, self._spied(getattr(fixed_point, name)))
         gate.with_gaussian = self._spied(gate.with_gaussian, argument=True)

@@ -166,11 +166,7 @@ def command_line(source: Path) -> Subject:
                     raise ArmijoError(err.getvalue()) from ended
 
     return Subject(
-        "armijo fit",
-        start,
-        fit_job.LEDGER,
-        fit_job.CHECKPOINT,
-        fit_job.MODEL,
+        "armijo fit", start, fit_job.LEDGER, fit_job.CHECKPOINT, fit_job.MODEL
     )
 
 

@@ -40,29 +40,27 @@ def harness(*words: str) -> dict[str, Any]:
     return found
 
 
-def test_every_call_to_the_disk_may_fail():
-    found = harness("faults", "--subject", LINEAR, "--again", "10")[LINEAR]
-    # Each call once by a kill and once by a power failure; most also by a full disk.
-    assert found["died"] >= 2 * found["calls"]
-    assert found["refused"] >= found["calls"] / 2
+def test_any_call_to_the_disk_may_fail():
+    words = ["--most", "50", "--again", "5"]
+    found = harness("faults", "--subject", LINEAR, *words)[LINEAR]
+    assert found["runs"] == 55
+    assert found["died"] + found["refused"] >= 50
     assert found["calls"] > 40
 
 
-@pytest.mark.parametrize(
-    ("names", "count"), [((LINEAR, PLANNED, NETWORK), 18), ((AUTO, PROGRAM), 6)]
-)
-def test_kills_at_random_instants(names, count):
+def test_kills_at_random_instants():
+    names = (LINEAR, NETWORK, PROGRAM)
     chosen = [word for name in names for word in ("--subject", name)]
-    found = harness("kills", "--count", str(count), *chosen)
+    found = harness("kills", "--count", "5", *chosen)
     assert set(found) == set(names)
-    assert all(one["kills"] >= count for one in found.values())
+    assert all(one["kills"] >= 5 for one in found.values())
 
 
 @pytest.mark.slow
 def test_hundreds_of_kills():
     found = harness("kills", "--count", "150", "--seed", "1")
     assert sum(one["kills"] for one in found.values()) >= 750
-    assert AUTO in found
+    assert set(found) == {LINEAR, PLANNED, AUTO, NETWORK, PROGRAM}
 
 
 @pytest.mark.slow
@@ -70,6 +68,9 @@ def test_hundreds_of_kills():
 def test_two_faults_one_after_the_other(name):
     found = harness("faults", "--subject", name, "--again", "150", "--seed", "1")[name]
     assert found["runs"] > 150 + 2 * found["calls"]
+    # Each call once by a kill and once by a power failure; most also by a full disk.
+    assert found["died"] >= 2 * found["calls"]
+    assert found["refused"] >= found["calls"] / 2
 
 
 @pytest.mark.slow

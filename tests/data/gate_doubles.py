@@ -17,7 +17,7 @@ from armijo.accounting.mechanisms import (
 from armijo.data.fixed_point import STEPS
 from armijo.data.gate import BatchPlan, PrivateBatch, PrivateDataset
 from armijo.data.query import BoundedQuery
-from armijo.randomness import BitSource, Randomness
+from armijo.randomness import BitSource, Randomness, RowBits
 from tests.data.lattice_doubles import on_lattice
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
@@ -83,6 +83,10 @@ class SpyRandomness(Randomness):
                 return inner.uint16(n)
 
         return SpyBits()
+
+    def row_bits(self) -> RowBits:
+        self.events.append("sampling")
+        return super().row_bits()
 
 
 class SpyArray(np.ndarray):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On a real cluster of two processes: the same bits as in memory, whatever happens."""
+"""Tables of Dask: labels, arrays, predictions, and workers that die."""
 
 import os
 import signal
@@ -20,42 +20,18 @@ from armijo.data.query import Rows, Taken
 from armijo.engines import open_blocks
 from armijo.engines.blocks import Answer, Failure, environment, refuse_environment
 from armijo.errors import ArmijoError, TableError
-from armijo.methods.sgd import DPSGD
+from tests.engines.conftest import dask_client
 
 pytest.importorskip("distributed", reason="needs the extra armijo[dask]")
 dd = pytest.importorskip("dask.dataframe", reason="needs the extra armijo[dask]")
 da = pytest.importorskip("dask.array", reason="needs the extra armijo[dask]")
 
-N = 600
 FEATURES = ["age", "town"]
 pytestmark = [
     pytest.mark.filterwarnings("ignore::armijo.errors.ModelWarning"),
     # A worker that a test kills leaves its sockets to the collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-
-
-@pytest.fixture(scope="module")
-def client():
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-        ) as cluster,
-        Client(cluster) as connected,
-    ):
-        yield connected
-
-
-@pytest.fixture(scope="module")
-def people():
-    rng = np.random.default_rng(0)
-    age = rng.integers(18, 90, N).astype(float)
-    age[3] = np.nan
-    town = pd.array(rng.choice(["a", "b", "c"], N), "str")
-    income = np.where(age + rng.normal(0, 10, N) > 50, "high", "low")
-    return pd.DataFrame({"age": age, "town": town, "income": income.astype(object)})
 
 
 def classifier(**more):
@@ -65,28 +41,21 @@ def classifier(**more):
 
 def numbers():
     rng = np.random.default_rng(1)
-    X = rng.normal(size=(N, 4)).astype(np.float32)
-    y = (X[:, 0] + 0.3 * rng.normal(size=N) > 0).astype(int)
+    X = rng.normal(size=(200, 4)).astype(np.float32)
+    y = (X[:, 0] + 0.3 * rng.normal(size=200) > 0).astype(int)
     X[5] = np.nan
     return X, y
 
 
-def same(one, other, X):
-    assert np.array_equal(one.decision_function(X), other.decision_function(X))
-
-
-def test_a_table_in_any_partitions_gives_the_bits_of_memory(client, people):
-    held = classifier().fit(people, "income")
-    for parts in (2, 5):
-        frame = dd.from_pandas(people, npartitions=parts)
-        model = classifier().fit(frame, "income")
-        same(model, held, people[FEATURES])
-        assert model.privacy_.to_dict() == held.privacy_.to_dict()
-    people, frame = people[FEATURES], frame[FEATURES]
-    lazy = held.predict(frame)
-    assert np.array_equal(lazy.compute().to_numpy(), held.predict(people))
-    shares = held.predict_proba(frame).compute().to_numpy()
-    assert np.array_equal(shares, held.predict_proba(people))
+def test_predictions_are_lazy_and_have_the_index_of_the_rows(client, people):
+    model = classifier().fit(people, "income")
+    rows = people[FEATURES]
+    frame = dd.from_pandas(rows, npartitions=3)
+    lazy = model.predict(frame)
+    assert np.array_equal(lazy.compute().to_numpy(), model.predict(rows))
+    assert lazy.compute().index.equals(rows.index)
+    shares = model.predict_proba(frame).compute().to_numpy()
+    assert np.array_equal(shares, model.predict_proba(rows))
 
 
 def test_labels_may_lie_beside_the_rows(client, people):
@@ -97,23 +66,33 @@ def test_labels_may_lie_beside_the_rows(client, people):
     frame = dd.from_pandas(rows.assign(t=target), npartitions=3)
     made.fit(frame[["town", "size"]], frame["t"])
     assert np.array_equal(made.predict(rows), held)
+    other = dd.from_pandas(target, npartitions=2)
+    with pytest.raises(ValueError, match="as many partitions"):
+        made.fit(frame[["town", "size"]], other)
 
 
-@pytest.mark.parametrize("kind", [PrivateLogisticRegression, PrivateLinearSVC])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        PrivateLogisticRegression,
+        pytest.param(PrivateLinearSVC, marks=pytest.mark.slow),
+    ],
+)
 def test_linear_models_of_arrays(client, kind):
     X, y = numbers()
     made = kind(epsilon=1.0, classes=[0, 1], random_state=7, loss=None)
     held = made.fit(X, y).coef_.copy()
-    chunks = da.from_array(X, chunks=(250, 2)), da.from_array(y, chunks=100)
+    chunks = da.from_array(X, chunks=(90, 2)), da.from_array(y, chunks=40)
     assert np.array_equal(made.fit(*chunks).coef_, held)
     finite = np.nan_to_num(X)
-    lazy = made.predict(da.from_array(finite, chunks=(250, 4)))
+    lazy = made.predict(da.from_array(finite, chunks=(90, 4)))
     assert np.array_equal(lazy.compute(), made.predict(finite))
 
 
-def test_a_worker_that_dies_in_the_middle_changes_nothing(client, people):
+@pytest.mark.slow
+def test_a_worker_that_dies_in_the_middle_changes_nothing(processes, people):
     frame = dd.from_pandas(people, npartitions=4)
-    pids, killed = client.run(os.getpid), []
+    pids, killed = processes.run(os.getpid), []
 
     def kill(record):
         if record.batch == 3 and not killed:
@@ -121,8 +100,19 @@ def test_a_worker_that_dies_in_the_middle_changes_nothing(client, people):
             os.kill(killed[0], signal.SIGKILL)
 
     model = classifier(callback=kill).fit(frame, "income")
-    assert killed and killed[0] not in client.run(os.getpid).values()
-    same(model, classifier().fit(people, "income"), people[FEATURES])
+    assert killed and killed[0] not in processes.run(os.getpid).values()
+    held = classifier().fit(people, "income").decision_function(people[FEATURES])
+    assert np.array_equal(model.decision_function(people[FEATURES]), held)
+
+
+@pytest.mark.slow
+def test_a_real_worker_of_another_kind_is_refused():
+    cluster, client = dask_client(env={"ATEN_CPU_CAPABILITY": "default"})
+    frame = dd.from_pandas(pd.DataFrame({"a": np.arange(8.0)}), npartitions=2)
+    with cluster, client, client.as_current():
+        table, _ = open_blocks(frame, None)
+        with pytest.raises(ArmijoError, match=r"cpu_capability .* Nothing was spent"):
+            table.rows(encoded, columns=["a"], cell_bytes=8)
 
 
 def encoded(frame):
@@ -148,9 +138,20 @@ def test_a_partition_that_changed_ends_the_run(client):
     rows = table.rows(encoded, columns=["a"], cell_bytes=8)
     before = rows.total(TASK).steps
     assert np.array_equal(rows.total(TASK).steps, before)  # kept by the workers
-    client.restart()  # which are now others, and make it again
-    again = table.rows(encoded, columns=["a"], cell_bytes=8)
-    rows._ask = again._ask
+    # Workers that lost them make them again.
+    rows._ask = table.rows(encoded, columns=["a"], cell_bytes=8)._ask
+    with pytest.raises(ArmijoError, match="changed or was counted twice"):
+        rows.total(TASK)
+
+
+@pytest.mark.slow
+def test_a_partition_that_is_another_after_its_worker_died_ends_the_run(processes):
+    frame = dd.from_pandas(pd.DataFrame({"a": np.arange(8.0)}), npartitions=2)
+    table, _ = open_blocks(frame.map_partitions(changing), None)
+    rows = table.rows(encoded, columns=["a"], cell_bytes=8)
+    rows.total(TASK)
+    for pid in processes.run(os.getpid).values():
+        os.kill(pid, signal.SIGKILL)
     with pytest.raises(ArmijoError, match="changed or was counted twice"):
         rows.total(TASK)
 
@@ -180,35 +181,18 @@ def test_a_total_that_is_not_of_all_partitions_ends_the_run(client, spoil, said)
         rows.total(TASK)
 
 
-def test_partitions_without_rows_add_nothing(client):
+def test_partitions_without_rows_add_nothing(client, monkeypatch):
     frame = dd.from_pandas(pd.DataFrame({"a": np.arange(8.0)}), npartitions=4)
     table, _ = open_blocks(frame[frame["a"] > 5], None)
     rows = table.rows(encoded, columns=["a"], cell_bytes=8)
     assert len(rows) == 2
     held = TASK(Rows(np.array([[6.0], [7.0]]), np.ones(2)))
-    assert rows.total(TASK).steps.tolist() == held.steps.tolist()
+    for most in (10**6, 0):  # a task that goes with the partitions, and before them
+        monkeypatch.setattr("armijo.engines.dask._SMALL_TASK", most)
+        assert rows.total(TASK).steps.tolist() == held.steps.tolist()
     nobody, _ = open_blocks(frame[frame["a"] > 50], None)
     with pytest.raises(TableError, match="empty table"):
         nobody.rows(encoded, columns=["a"], cell_bytes=8)
-
-
-def test_what_is_refused_costs_nothing(client, people, tmp_path):
-    ledger = tmp_path / "ledger"
-    frame = dd.from_pandas(people, npartitions=2)
-    with pytest.raises(ValueError, match="classes"):
-        classifier(classes=None, ledger=ledger).fit(frame, "income")
-    with pytest.raises(TableError, match="person"):
-        classifier(person="town", n_rows=3, ledger=ledger).fit(frame, "income")
-    with pytest.raises(ValueError, match="as many partitions"):
-        other = dd.from_pandas(people["income"], npartitions=3)
-        classifier(ledger=ledger).fit(frame[["age", "town"]], other)
-    X, y = numbers()
-    sampled = PrivateLogisticRegression(
-        method=DPSGD(steps=3), classes=[0, 1], ledger=ledger, random_state=1
-    )
-    with pytest.raises(ValueError, match="only sums"):
-        sampled.fit(da.from_array(X, chunks=(300, 4)), da.from_array(y, chunks=300))
-    assert not ledger.exists()
 
 
 def test_a_worker_of_another_kind_is_refused_in_words():
@@ -220,7 +204,7 @@ def test_a_worker_of_another_kind_is_refused_in_words():
         refuse_environment(slow, "A worker")
 
 
-def test_a_block_shows_nothing(client, people):
+def test_a_block_shows_nothing(people):
     from armijo.engines.blocks import code_block
 
     block = code_block(encoded, 0, people[["age"]], held_rows=10**6)
@@ -230,3 +214,15 @@ def test_a_block_shows_nothing(client, people):
     assert code_block(lambda frame: 1 / 0, 0, people).reason == (
         "an error of type ZeroDivisionError"
     )
+
+
+@pytest.mark.parametrize("cell", [None, 0.5, "x"])
+def test_a_partition_has_the_types_of_its_table(cell):
+    from armijo.engines.dask import _Code
+
+    head = pd.DataFrame({"town": pd.Series([], dtype=np.int64)})
+    code = _Code(lambda frame: Taken(frame.to_numpy(), None), head, ("town",), 0)
+    ids = [10**16, 10**16 + 2]
+    assert not isinstance(code(0, pd.DataFrame({"town": ids}), None), Failure)
+    # As floats or objects, the texts of the other cells would not be the same.
+    assert isinstance(code(0, pd.DataFrame({"town": [*ids, cell]}), None), Failure)

@@ -130,10 +130,7 @@ def test_the_plain_document_loads(tmp_path):
         ({"feature_names": None}, "feature_names of the schema"),
         ({"privacy": []}, "privacy to be a valid dictionary"),
         ({"schema": None}, "table of keys"),
-        (
-            {"schema": {"version": 1}},
-            "take out missing = ",
-        ),
+        ({"schema": {"version": 1}}, "take out missing = "),
         ({"extra": 1}, "'extra'"),
     ],
 )

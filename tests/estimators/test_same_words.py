@@ -22,8 +22,7 @@ def solved(**more):
 
 
 @pytest.mark.parametrize(
-    "made",
-    [int, np.int64, np.random.RandomState, np.random.default_rng],
+    "made", [int, np.int64, np.random.RandomState, np.random.default_rng]
 )
 def test_a_seed_is_a_seed(made):
     model = fitted(budget=BUDGET, random_state=made(7))

@@ -47,9 +47,7 @@ def bounded_memory(room: int = ROOM) -> Iterator[None]:
 
 @contextmanager
 def ended_after(
-    seconds: float,
-    ending: type[BaseException] = Hung,
-    clock: Clock = Clock.COMPUTING,
+    seconds: float, ending: type[BaseException] = Hung, clock: Clock = Clock.COMPUTING
 ) -> Iterator[None]:
     """Raise inside the block once it took so long."""
 

@@ -212,7 +212,6 @@ def _targets() -> dict[str, Target]:
             run=report,
             seeds=reports,
             built=odd_json(reports),
-            few=60,
             many=1000,
             guided=2000,
         ),

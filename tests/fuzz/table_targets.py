@@ -282,7 +282,6 @@ TABLE_TARGETS = {
         run=packed_csv,
         seeds=(gzip.compress(CSV, mtime=0),),
         built=mutated((CSV,)).map(lambda content: gzip.compress(content, 1)),
-        few=100,
         many=1500,
         guided=3000,
     ),

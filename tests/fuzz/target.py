@@ -37,7 +37,7 @@ class Target:
     run: Callable[[Path, bytes], bool]
     seeds: tuple[bytes, ...]
     built: st.SearchStrategy[bytes] | None = None
-    few: int = 150
+    few: int = 50
     many: int = 5000
     guided: int = 5000
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz import target as target_module
+from tests.fuzz.cli_targets import resume_target
 from tests.fuzz.limits import ROOM, Clock, Hung, bounded_memory, ended_after
 from tests.fuzz.target import PLANTED, Target, fuzzed
 from tests.fuzz.targets import TARGETS
@@ -93,3 +94,25 @@ class TestTheHarness:
     def test_a_huge_allocation_is_refused(self):
         with bounded_memory(), pytest.raises(MemoryError):
             bytearray(2 * ROOM)
+
+
+FILES = ("checkpoint.safetensors", "checkpoint.safetensors.key", "ledger.jsonl")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_undamaged_file_is_gone_on_with(tmp_path, name):
+    target = resume_target(name)
+    assert target.survive(tmp_path, target.seeds[0])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_few_damaged_files(tmp_path, name):
+    target = resume_target(name)
+    assert fuzzed(target, tmp_path, target.few) >= target.few
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+def test_many_damaged_files(tmp_path, name):
+    target = resume_target(name)
+    assert fuzzed(target, tmp_path, target.many) >= target.many

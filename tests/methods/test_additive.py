@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The additive method: its charges, its limits, and runs that are cut or odd."""
 
+import copy
+import json
 import math
 import os
 import signal
@@ -8,11 +10,12 @@ import subprocess
 import sys
 import warnings
 from dataclasses import replace
+from functools import cache
 from itertools import chain
 
 import numpy as np
 import pytest
-from scipy.special import log_expit
+from scipy.special import expit, log_expit, log_softmax, softmax
 from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
@@ -21,7 +24,9 @@ from armijo.data.coded import CategoryColumn, CodedRows, CodedTable, NumericColu
 from armijo.data.gate import PrivateDataset
 from armijo.errors import ArmijoError
 from armijo.methods.additive import Additive
+from armijo.methods.additive_model import AdditiveModel
 from armijo.methods.base import Problem, minimize
+from armijo.methods.recalibration import Recalibration
 from armijo.objectives import LinearObjective
 from armijo.objectives.additive import AdditiveObjective
 from armijo.randomness import Randomness
@@ -395,3 +400,240 @@ class TestCodedRows:
         assert CodedRows(table, np.ones(3)).take(None).X.weight.tolist() == [0.5, 1, 0]
         taken = CodedRows(table, np.ones(3)).take(np.array([1, 2]))
         assert taken.X.weight.tolist() == [1.0, 0.0]
+
+
+CALLABLE = ("logistic", "squared")
+
+
+@cache
+def model_of(loss="logistic", monotone=0, pairs=True, **settings):
+    columns = (replace(COLUMNS[0], monotone=monotone), *COLUMNS[1:])
+    table, y = table_of(700, loss)
+    table = CodedTable(columns, table.cells)
+    objective = objective_of(loss, columns, **settings)
+    method, state, _ = released(table, y, objective, pairs=pairs)
+    return method.model(state)
+
+
+def document_of(model):
+    return json.loads(json.dumps(model.to_dict(), allow_nan=False))
+
+
+class TestPlainValues:
+    @pytest.mark.parametrize("loss", LOSSES)
+    @pytest.mark.parametrize("pairs", [True, False])
+    def test_there_and_back(self, loss, pairs):
+        model = model_of(loss, pairs=pairs)
+        again = AdditiveModel.from_dict(document_of(model))
+        table, _ = table_of(300, loss, seed=8)
+        assert (again.scores(table) == model.scores(table)).all()
+        assert document_of(again) == document_of(model)
+        assert again.pairs() == model.pairs()
+        assert again.better_than_prior == model.better_than_prior
+
+    def test_class_weights_come_back(self):
+        for weight in ("balanced", (0.5, 1.0)):
+            model = model_of(class_weight=weight)
+            again = AdditiveModel.from_dict(document_of(model))
+            assert again.objective == model.objective
+
+    def test_every_value_that_is_missing_or_of_another_kind_is_refused(self):
+        document = document_of(model_of())
+        for name in document:
+            changed = {key: document[key] for key in document if key != name}
+            with pytest.raises(ValueError, match="changed after training"):
+                AdditiveModel.from_dict(changed)
+            for value in ("text", {}, math.nan, [[]], 10**400):
+                with pytest.raises(ValueError, match="changed after training"):
+                    AdditiveModel.from_dict({**document, name: value})
+
+    @pytest.mark.parametrize(
+        "name", ["scales", "counts", "chosen", "calibration", "weights"]
+    )
+    def test_vectors_have_to_be_as_long_as_they_were(self, name):
+        document = document_of(model_of())
+        for values in (document[name][:-1], [*document[name], 0.0], [], None):
+            with pytest.raises(ValueError, match="changed after training"):
+                AdditiveModel.from_dict({**document, name: values})
+        spoiled = copy.deepcopy(document)
+        spoiled[name][0] = None
+        with pytest.raises(ValueError, match="changed after training"):
+            AdditiveModel.from_dict(spoiled)
+
+    def test_columns_are_checked(self):
+        document = document_of(model_of())
+        for change in ({"low": 100.0}, {"monotone": 7}, {"name": "x", "other": 1}):
+            spoiled = copy.deepcopy(document)
+            spoiled["objective"]["columns"][0].update(change)
+            with pytest.raises(ValueError, match="changed after training"):
+                AdditiveModel.from_dict(spoiled)
+
+
+class TestShapes:
+    @pytest.mark.parametrize("loss", LOSSES)
+    def test_they_add_up_to_the_score_of_single_columns(self, loss):
+        """At a level, and at the middle of a cell, where a shape is drawn."""
+        model = model_of(loss, pairs=False)
+        shapes = model.shapes()
+        assert [shape.name for shape in shapes] == [c.name for c in COLUMNS]
+        for shape in shapes:
+            assert shape.y.shape == (model.objective.outputs, len(shape.x))
+            assert len(shape.density) == len(shape.x)
+            assert shape.density.min() >= 0
+        sex = shapes[3]
+        table, _ = table_of(2, loss)
+        cells = [column[[0, 0]].astype(float) for column in table.cells]
+        cells[3] = np.array([0.0, 1.0])
+        features = model.features.rows(CodedTable(COLUMNS, tuple(cells)), np.ones(2))
+        raw = features.product(model.weights[:, :-1].T)
+        gap = sex.y[:, 1] - sex.y[:, 0]
+        assert raw[1] - raw[0] == pytest.approx(
+            gap, abs=1e-3 + 1e-3 * np.abs(gap).max()
+        )
+
+    @pytest.mark.parametrize("loss", CALLABLE)
+    @pytest.mark.parametrize("way", [1, -1])
+    def test_a_declared_direction_holds_for_any_row(self, loss, way):
+        model = model_of(loss, monotone=way)
+        rng = np.random.default_rng(0)
+        ages = np.sort(np.concatenate([rng.uniform(-50, 200, 3000), [-1e308, 1e308]]))
+        table, _ = table_of(5, loss, seed=3)
+        for k in range(5):
+            cells = [np.full(len(ages), float(column[k])) for column in table.cells]
+            cells[0] = ages
+            scores = model.scores(CodedTable(model.objective.columns, tuple(cells)))
+            room = 1e-9 * max(np.abs(scores).max(), 1.0)
+            assert (way * np.diff(scores) >= -room).all()
+        shape = model.shapes()[0]
+        assert (way * np.diff(shape.y[0]) >= 0).all()
+        assert all("age" not in pair for pair in model.pairs())
+
+    def test_a_missing_cell_keeps_what_was_fitted(self):
+        free, held = (
+            model_of(monotone=0, pairs=False),
+            model_of(monotone=1, pairs=False),
+        )
+        cells = [column.astype(float) for column in table_of(4)[0].cells]
+        cells[0] = np.full(4, math.nan)
+        scores = [
+            model.scores(CodedTable(model.objective.columns, tuple(cells)))
+            for model in (free, held)
+        ]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-3)
+
+
+def test_what_is_told_of_the_table():
+    model = model_of()
+    assert model.n_rows_estimate == pytest.approx(700, abs=5 * model.n_rows_noise)
+    assert model.prior.sum() == pytest.approx(1.0)
+    assert np.isfinite(model.scores(table_of(50)[0])).all()
+
+
+ROWS = 20_000
+
+
+def recalibration(noise, outputs=1, clip=0.6):
+    return Recalibration(
+        noise=noise, share=0.03, clip=clip, n_rows=ROWS, outputs=outputs
+    )
+
+
+def corrected(known, how, scores, y, shares, rng):
+    """Make the three releases; return what is known, and whether bounds were kept."""
+    within = True
+    for update in range(3):
+        gradients = how.gradients(known, scores, y, update)
+        used = how.mechanism(update)
+        norms = np.linalg.norm(gradients, axis=1)
+        within &= bool((np.minimum(norms, used.sensitivity) > 0.99 * norms).all())
+        noisy = gradients.sum(axis=0) + used.noise_scale * rng.normal(
+            size=gradients.shape[1]
+        )
+        known = how.corrected(known, noisy / ROWS, update, shares)
+    return known, within
+
+
+def binary(seed=0):
+    rng = np.random.default_rng(seed)
+    truth = 1.5 * rng.normal(size=ROWS) - 1.0
+    y = np.where(rng.random(ROWS) < expit(truth), 1.0, -1.0)
+    return truth, y, rng
+
+
+def loss(scores, y):
+    return -float(log_expit(scores * y).mean())
+
+
+@pytest.mark.parametrize(("scale", "offset"), [(0.5, 0.0), (0.6, 0.5), (1.4, -0.3)])
+def test_scores_of_a_wrong_scale_are_mended(scale, offset):
+    truth, y, rng = binary()
+    scores = (truth * scale + offset)[:, None]
+    how = recalibration(1.0)
+    known = how.begin(None, 1.5 * scale, np.array([offset - scale]))
+    known, _ = corrected(known, how, scores, y, np.array([0.7, 0.3]), rng)
+    before, best = loss(scores[:, 0], y), loss(truth, y)
+    after = loss(how.logits(known, scores)[:, 0], y)
+    assert after - best < 0.5 * (before - best) + 1e-3
+
+
+def test_much_noise_changes_little():
+    truth, y, rng = binary()
+    scores = truth[:, None]
+    shifts = []
+    for noise in (1.0, 1e6):
+        how = recalibration(noise)
+        known = how.begin(None, 1.5, np.array([-1.0]))
+        start = how.parameters(known)[2]
+        known, _ = corrected(known, how, scores * 0.5, y, np.array([0.7, 0.3]), rng)
+        shifts.append(np.abs(how.parameters(known)[2] - start).max())
+    assert shifts[1] < 0.05 * shifts[0]
+
+
+def test_the_order_of_scores_stays():
+    """Whatever the noise: the scale is never negative."""
+    truth, y, _ = binary()
+    scores = np.sort(truth)[:, None]
+    for seed in range(20):
+        how = recalibration(3000.0)
+        known = how.begin(None, 1.5, np.array([-1.0]))
+        rng = np.random.default_rng(seed)
+        known, _ = corrected(known, how, scores, y, np.array([0.7, 0.3]), rng)
+        assert (np.diff(how.logits(known, scores)[:, 0]) >= 0).all()
+        assert np.isfinite(known).all()
+
+
+def test_several_classes_have_one_scale():
+    rng = np.random.default_rng(0)
+    truth = 1.5 * rng.normal(size=(ROWS, 3))
+    draws = rng.random((ROWS, 1)) > np.cumsum(softmax(truth, axis=1), axis=1)
+    y = draws.sum(axis=1).astype(float)
+
+    def loss(scores):
+        return -float(
+            log_softmax(scores, axis=1)[np.arange(ROWS), y.astype(int)].mean()
+        )
+
+    how = recalibration(1.0, outputs=3)
+    known = how.begin(None, 0.75, np.zeros(3))
+    scores = truth * 0.5
+    known, _ = corrected(known, how, scores, y, np.full(3, 1 / 3), rng)
+    assert loss(how.logits(known, scores)) < 0.5 * (loss(scores) + loss(truth))
+
+
+def test_gradients_stay_within_their_sensitivity():
+    truth, y, rng = binary()
+    how = recalibration(1.0)
+    known = how.begin(None, 1.5, np.array([-1.0]))
+    _, within = corrected(known, how, truth[:, None], y, np.array([0.7, 0.3]), rng)
+    assert within
+
+
+def test_a_row_without_a_label_has_no_gradient():
+    for outputs in (1, 3):
+        how = recalibration(1.0, outputs)
+        known = how.begin(None, 1.0, np.zeros(outputs))
+        for update in range(3):
+            found = how.gradients(
+                known, np.zeros((1, outputs)), np.array([math.nan]), update
+            )
+            assert np.isnan(found).any()

@@ -68,11 +68,7 @@ class CountingObjective:
 
 
 def choose(search, batch, objective, *, w=None, direction=None, **settings):
-    asked = {
-        "initial_step": 2.0,
-        "loss_clip": 1.0,
-        "max_grad_norm": 3.0,
-    }
+    asked = {"initial_step": 2.0, "loss_clip": 1.0, "max_grad_norm": 3.0}
     batch.expected_size = settings.pop("batch_size", 50.0)
     asked.update(settings)
     mechanism = asked.pop("mechanism", search.mechanism(1.0))
@@ -169,12 +165,7 @@ class TestBounds:
         choose(search, batch, Spy(), w=vector(1, 2))
         assert [query.offset for query in batch.asked] == [-1250.0, -625.0]
         assert seen == [
-            (
-                [1.0, 2.0],
-                [3.0, 4.0],
-                eta,
-                {"form": "difference", "clip": 15.0 * eta},
-            )
+            ([1.0, 2.0], [3.0, 4.0], eta, {"form": "difference", "clip": 15.0 * eta})
             for eta in (2.0, 1.0)
         ]
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
-from armijo._noise import poisson_sample
+from armijo._noise import PoissonRows
 from armijo.accounting.accountants import PrivacyFilter
 from armijo.accounting.budget import Budget
 from armijo.data.gate import PrivateDataset
@@ -170,17 +170,14 @@ class TestNoiseOff:
         """The same batches are drawn again from the same seed."""
         sampling_prob, seed = 0.3, 5
         method = noiseless(
-            BLSGD,
-            sampling_prob=sampling_prob,
-            search=kind,
-            search_form=form,
+            BLSGD, sampling_prob=sampling_prob, search=kind, search_form=form
         )
         model = {"l2": 0.01, "intercept": True}
         randomness = Randomness(seed=seed, insecure_deterministic=True)
         found = run_method(method, loss, randomness=randomness, **model)
         batches = [
-            poisson_sample(
-                ROWS, sampling_prob, randomness.for_charge(step).stream("sampling")
+            PoissonRows(sampling_prob, randomness.for_charge(step).row_bits()).chosen(
+                0, ROWS
             )
             for step in range(STEPS)
         ]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from armijo._noise import poisson_sample
+from armijo._noise import PoissonRows
 from armijo.accounting.accountants import PlannedAccountant
 from armijo.accounting.budget import Budget
 from armijo.accounting.calibration import planned_epsilon
@@ -66,8 +66,8 @@ def test_batches_are_poisson_and_the_divisor_is_public():
     method = DPSGD(sampling_prob=0.2, steps=STEPS, step_size=0.7, **SILENT)
     w = np.zeros(FEATURES + 1)
     for charge, found in enumerate(iterates(method, seeded)):
-        coins = seeded.for_charge(charge).stream("sampling")
-        rows = poisson_sample(ROWS, 0.2, coins)
+        bits = seeded.for_charge(charge).row_bits()
+        rows = PoissonRows(0.2, bits).chosen(0, ROWS)
         w = w - 0.7 * plain_gradient(w, rows, 0.2 * ROWS)
         assert found == pytest.approx(w, abs=1e-12)
 

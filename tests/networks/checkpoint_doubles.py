@@ -21,7 +21,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "initial_step": 10.0,
         "max_tries": 3,
         "slope": 0.95,
-    },
+    }
 }
 
 

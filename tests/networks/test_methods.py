@@ -14,7 +14,7 @@ from dp_accounting.pld import PLDAccountant
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from armijo._noise import poisson_sample
+from armijo._noise import PoissonRows
 from armijo.accounting.budget import Budget
 from armijo.data.gate import PrivateDataset
 from armijo.data.sources import TensorRows
@@ -52,9 +52,10 @@ def batches(sampling_prob: float, steps: int) -> list[Tensor]:
     if sampling_prob == 1:
         return [torch.arange(ROWS)] * steps
     run = Randomness(seed=SEED, insecure_deterministic=True)
-    streams = [run.for_charge(step).stream("sampling") for step in range(steps)]
+    drawn = [run.for_charge(step).row_bits() for step in range(steps)]
     return [
-        torch.from_numpy(poisson_sample(ROWS, sampling_prob, bits)) for bits in streams
+        torch.from_numpy(PoissonRows(sampling_prob, bits).chosen(0, ROWS))
+        for bits in drawn
     ]
 
 

@@ -9,12 +9,7 @@ from torch import nn
 
 from armijo import train
 from armijo.networks import Standardize, cnn_small, he_init_
-from tests.networks.network_doubles import (
-    BUDGET,
-    CROSS_ENTROPY,
-    examples,
-    network,
-)
+from tests.networks.network_doubles import BUDGET, CROSS_ENTROPY, examples, network
 
 
 def seeded(seed=0):

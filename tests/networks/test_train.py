@@ -82,7 +82,7 @@ class TestGate:
         pairs = Pairs(*examples())
         training = prepared(method=name, dataset=pairs)
         nobody = np.zeros(0, dtype=np.int64)
-        monkeypatch.setattr(gate, "poisson_sample", lambda *given: nobody)
+        monkeypatch.setattr(gate.PoissonRows, "chosen", lambda *given: nobody)
         before = flat(training.objective.module)
         pairs.events.clear()
         training.run()

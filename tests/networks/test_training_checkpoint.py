@@ -55,10 +55,7 @@ def charges(ledger: Path) -> int:
 
 
 @every_method
-@settings(
-    max_examples=4,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stops=st.sets(st.integers(1, STEPS), min_size=1, max_size=2).map(sorted))
 def test_a_run_that_was_stopped_ends_where_it_would_have(name, stops):
     w, records, evaluations = uninterrupted(name)

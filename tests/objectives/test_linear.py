@@ -2,6 +2,8 @@
 """Linear objectives against a loop over single examples in plain NumPy."""
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -17,15 +19,13 @@ from armijo.data import fixed_point, lattice, sources
 from armijo.data.gate import BatchPlan, PrivateDataset
 from armijo.data.lattice import RoundedRows
 from armijo.data.query import BoundedQuery, Rows
+from armijo.estimators import PrivateLinearSVC, PrivateLogisticRegression, solve
 from armijo.methods.armijo_search import ArmijoSearch
 from armijo.methods.base import Direction
 from armijo.objectives import LinearObjective
-from armijo.objectives.losses import (
-    FAR,
-    Huber,
-    Logistic,
-)
+from armijo.objectives.losses import FAR, Huber, Logistic, Loss
 from armijo.objectives.losses import LOSSES as MARGIN_LOSSES
+from armijo.registry import make_method
 from tests.data.lattice_doubles import few_bits, on_lattice
 
 LOSSES = ("logistic", "hinge", "huber", "softmax")
@@ -365,12 +365,7 @@ class TestPenalty:
 class TestSettings:
     @pytest.mark.parametrize(
         ("name", "value"),
-        [
-            ("loss", "squared"),
-            ("n_features", 0),
-            ("n_classes", 1),
-            ("l2", -1e-3),
-        ],
+        [("loss", "squared"), ("n_features", 0), ("n_classes", 1), ("l2", -1e-3)],
     )
     def test_bad_ones_are_refused(self, name, value):
         with pytest.raises(ValueError, match=f"Expected.*{name}"):
@@ -386,3 +381,219 @@ class TestSettings:
         query = objective.gradient_sum(parameters(objective), clip=1.0)
         with pytest.raises(ValueError, match="needs y"):
             query.contributions(Rows(np.ones((2, FEATURES)), None))
+
+
+W = torch.from_numpy(few_bits([0.4, -0.7, 0.2]))
+D = torch.from_numpy(few_bits([1.0, 0.5, -0.3]))
+STEPS = [0.0, 0.5, 3.0]
+rng = np.random.default_rng(2)
+X = few_bits(rng.normal(size=(6, 2)))
+Y = np.array([1.0, -1.0, 1.0, -1.0, -1.0, 1.0])
+
+
+def losses(loss, w, rows=X):
+    margins = Y * (rows @ w[:2] + w[2])
+    if loss == "logistic":
+        return np.logaddexp(0, -margins)
+    return np.maximum(0, 1 - margins)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+@pytest.mark.parametrize("loss", ["logistic", "hinge"])
+class TestScores:
+    def test_along_a_direction(self, loss, form):
+        objective = LinearObjective(loss=loss, n_features=2)
+        query = objective.step_scores(W, D, STEPS, clip=1.5)
+        found = query.contributions(Rows(form(X), Y))
+        points = [W.numpy() - eta * D.numpy() for eta in STEPS]
+        capped = [np.minimum(losses(loss, point), 1.5) for point in points]
+        np.testing.assert_allclose(found, 0.75 - np.array(capped).T, atol=1e-12)
+        assert query.bound == 0.75
+
+    def test_at_points(self, loss, form):
+        objective = LinearObjective(loss=loss, n_features=2)
+        points = torch.tensor(few_bits(rng.normal(size=(40, 3))))
+        penalties = rng.random(40)
+        kept = [5, 0, 39]
+        query = objective.point_scores(points, kept, spread=7.0, penalties=penalties)
+        found = query.contributions(Rows(form(X), Y))
+        raw = [
+            losses(loss, p.numpy()) + c for p, c in zip(points, penalties, strict=True)
+        ]
+        raw = np.array(raw).T
+        middle = (raw.max(axis=1) + raw.min(axis=1)) / 2
+        expected = (middle[:, None] - raw) / 3.5
+        np.testing.assert_allclose(found, expected[:, kept], atol=1e-12)
+        assert query.bound == 1.0
+
+    def test_along_coordinates(self, loss, form):
+        objective = LinearObjective(loss=loss, n_features=2)
+        penalties, size, thin = rng.random(6), 0.6, X * (np.abs(X) > 0.5)
+        query = objective.coordinate_scores(W, size, spread=5.0, penalties=penalties)
+        rows = Rows(form(thin), Y, run_cache={})
+        moves = size * np.vstack([np.eye(3), -np.eye(3)])
+        middle = (penalties.min() + penalties.max()) / 2
+        before = losses(loss, W.numpy(), thin)
+        expected = [
+            (before - losses(loss, W.numpy() + move, thin) + middle - penalty) / 2.5
+            for move, penalty in zip(moves, penalties, strict=True)
+        ]
+        for _ in range(2):  # the second time from entries that were kept
+            found = list(query.contributions(rows).each)
+            np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_steps_of_more_classes():
+    objective = LinearObjective(loss="softmax", n_features=2, n_classes=3)
+    w, d = (torch.tensor(rng.normal(size=9)) for _ in range(2))
+    y = np.array([0, 1, 2, 2, 1, 0])
+    query = objective.step_scores(w, d, STEPS, clip=40.0)
+    found = query.contributions(Rows(X, y))
+    for j, eta in enumerate(STEPS):
+        table = (w - eta * d).numpy().reshape(3, 3)
+        scores = X @ table[:, :2].T + table[:, 2]
+        plain = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(6), y]
+        np.testing.assert_allclose(found[:, j], 20 - plain, atol=1e-12)
+
+
+@given(
+    row=st.lists(st.floats(0, 1), min_size=2, max_size=2),
+    label=st.sampled_from([-1.0, 1.0]),
+    w=st.lists(st.floats(-5, 5), min_size=3, max_size=3),
+    size=st.floats(1e-3, 2.0),
+    loss=st.sampled_from(["logistic", "hinge", "huber"]),
+)
+def test_moves_along_coordinates_keep_the_bound(row, label, w, size, loss):
+    """In the unit cube nothing is clipped: scores stay within one by themselves.
+
+    But for rounding w to 24 bits, in units of the spread: the gate clips that off.
+    """
+    objective = LinearObjective(loss=loss, n_features=2)
+    start = torch.tensor(w, dtype=torch.float64)
+    moves = size * torch.eye(3, dtype=torch.float64)
+    points = torch.cat([start + moves, start - moves])
+    query = objective.point_scores(
+        points, range(6), spread=2 * size, penalties=np.zeros(6)
+    )
+    found = query.contributions(Rows(np.array([row]), np.array([label])))
+    assert np.abs(found).max() <= 1 + 8 * 2.0**-22 / (2 * size)
+
+
+def test_no_rows():
+    objective = LinearObjective(loss="logistic", n_features=2)
+    rows = Rows(np.zeros((0, 2)), np.zeros(0))
+    assert objective.step_scores(W, D, STEPS, clip=2.0).contributions(rows).shape == (
+        0,
+        3,
+    )
+    query = objective.point_scores(
+        torch.stack([W, D]), range(2), spread=1.0, penalties=np.zeros(2)
+    )
+    assert query.contributions(rows).shape == (0, 2)
+
+
+BUDGET = Budget(epsilon=8.0, delta=1e-5)
+METHODS = {
+    "auto": {},
+    "blsgd": {"search_form": "difference", "expected_steps": 15},
+    "sgd": {},
+    "objpert": {"data_norm": 2.0},
+    "outpert-gd": {"data_norm": 2.0},
+    "privgene": {},
+    "nonprivate": {},
+}
+
+
+@dataclass(frozen=True)
+class RootHinge(Loss):
+    """``(t + sqrt(1 + t^2)) / 2`` with ``t = 1 - m``: a hinge without corners."""
+
+    name: ClassVar[str] = "root"
+
+    @property
+    def smoothness(self):
+        return 0.5
+
+    def value(self, m):
+        t = 1 - m
+        return (t + torch.sqrt(1 + t * t)) / 2
+
+    def slope(self, m):
+        t = 1 - m
+        return -(1 + t / torch.sqrt(1 + t * t)) / 2
+
+    def curvature(self, m):
+        return (1 + (1 - m) ** 2) ** -1.5 / 2
+
+    def margin_at(self, steepness):
+        c = 2 * steepness - 1
+        return 1 - c / torch.sqrt(1 - c * c)
+
+
+def table(n=2000):
+    rng = np.random.default_rng(5)
+    X = rng.uniform(size=(n, 2))
+    return X, np.where(X[:, 0] > X[:, 1], 1.0, -1.0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_new_loss_is_fitted(method):
+    X, y = table()
+    chosen = make_method(method, METHODS[method])
+    found = solve(X, y, method=chosen, budget=BUDGET, loss=RootHinge(), seed=1)
+    known = solve(X, y, method=chosen, budget=BUDGET, loss="huber", seed=1)
+    assert np.mean((X @ found.w[:-1] + found.w[-1]) * y > 0) > 0.8
+    assert found.w.tolist() != known.w.tolist()
+
+
+def test_the_estimator_for_margins_takes_it():
+    X, y = table()
+    model = PrivateLinearSVC(loss=RootHinge(), epsilon=8.0, classes=[-1, 1])
+    assert model.fit(X, y).score(X, y) > 0.9
+    other = PrivateLogisticRegression(loss=RootHinge(), classes=[-1, 1])
+    with pytest.raises(ValueError, match="Expected loss"):
+        other.fit(X, y)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [*MARGIN_LOSSES.values(), Huber(0.1), RootHinge()],
+    ids=lambda loss: repr(loss),
+)
+class TestEveryLoss:
+    def test_slope_and_curvature_are_derivatives(self, loss):
+        m = torch.linspace(-4, 4, 401, dtype=torch.float64) + 0.00123
+        width = 1e-6
+        rise = (loss.value(m + width) - loss.value(m - width)) / (2 * width)
+        torch.testing.assert_close(loss.slope(m), rise, atol=1e-7, rtol=0)
+        bend = (loss.slope(m + width) - loss.slope(m - width)) / (2 * width)
+        torch.testing.assert_close(loss.curvature(m), bend, atol=1e-6, rtol=0)
+
+    def test_slopes_lie_within_one_and_rise(self, loss):
+        slope = loss.slope(torch.linspace(-50, 50, 2001, dtype=torch.float64))
+        assert -1 <= slope.min() and slope.max() <= 0
+        assert (slope.diff() >= -1e-15).all()
+
+    def test_a_steepness_is_reached_where_it_says(self, loss):
+        steepness = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)
+        m = loss.margin_at(steepness)
+        assert (loss.slope(m - 1e-9) <= -steepness + 1e-6).all()
+        assert (loss.slope(m + 1e-9) >= -steepness - 1e-6).all()
+
+    def test_smoothness_bounds_the_curvature(self, loss):
+        m = torch.linspace(-4, 4, 4001, dtype=torch.float64)
+        assert loss.curvature(m).max() <= loss.smoothness
+        smooth = loss.smooth_version
+        assert smooth is not None and np.isfinite(smooth.smoothness)
+
+    def test_drops_are_differences(self, loss):
+        m, change = torch.randn(50).double(), torch.randn(50).double()
+        drops = loss.drops(m, change)
+        if drops is not None:
+            expected = loss.value(m) - loss.value(m - 0.3 * change)
+            np.testing.assert_allclose(drops(0.3), expected.numpy(), atol=1e-14)
+
+
+def test_a_width_that_is_not_positive_is_refused():
+    with pytest.raises(ValueError, match="width"):
+        Huber(0.0)

@@ -14,12 +14,7 @@ from armijo.data.certified import FINEST_BITS, SLACK
 from armijo.data.query import CertifiedSum, Rows
 from armijo.objectives.ghost import strategy as strategy_file
 from armijo.objectives.module import ModuleObjective
-from tests.networks.network_doubles import (
-    CROSS_ENTROPY,
-    ROWS,
-    examples,
-    network,
-)
+from tests.networks.network_doubles import CROSS_ENTROPY, ROWS, examples, network
 
 X, Y = examples(torch.float64)
 
@@ -83,10 +78,7 @@ def test_the_gradient_sum(clip):
 
 
 @settings(max_examples=20)
-@given(
-    index=st.lists(st.integers(0, ROWS - 1), max_size=7),
-    clip=st.floats(1e-3, 1e3),
-)
+@given(index=st.lists(st.integers(0, ROWS - 1), max_size=7), clip=st.floats(1e-3, 1e3))
 def test_one_example_adds_at_most_the_clip(index, clip):
     one = objective()
     w = one.start()

@@ -26,6 +26,7 @@ from armijo.objectives.elementwise import (
     softplus,
 )
 from armijo.objectives.losses import Logistic
+from tests.marks import in_turn
 
 D = 11
 SIZES = (1, 2, 3, 5, 8, 17, 100, 501, 2000)
@@ -134,14 +135,18 @@ def one_row(loss, seed=9):
 NAMES = tuple(queries(objective_of("logistic")))
 
 
+FORMS = [np.asarray, sparse.csr_matrix]
+
+
 def asked(*losses):
-    """Parametrize a loss with every question that its model answers."""
-    cases = [(name, loss) for loss in losses for name in queries(objective_of(loss))]
-    return pytest.mark.parametrize(("name", "loss"), cases)
+    """Return a loss with every question that its model answers."""
+    return [(name, loss) for loss in losses for name in queries(objective_of(loss))]
 
 
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
-@asked("logistic", "hinge", "huber", "softmax")
+@pytest.mark.parametrize(
+    ("name", "loss", "form"),
+    in_turn(asked("logistic", "hinge", "huber", "softmax"), FORMS),
+)
 def test_a_row_adds_the_same_in_any_company(name, loss, form):
     for intercept in (True, False):
         row = one_row(loss)
@@ -157,10 +162,11 @@ def test_so_does_a_row_of_any_size(name, scale):
         assert moved == alone
 
 
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
-@asked("logistic", "softmax")
 @pytest.mark.parametrize(
     "bad", [math.nan, math.inf, -math.inf, 1e308, "label", "class"]
+)
+@pytest.mark.parametrize(
+    ("name", "loss", "form"), in_turn(asked("logistic", "softmax"), FORMS)
 )
 def test_a_row_that_is_left_out_adds_nothing_to_any_query(bad, name, loss, form):
     X1, y1 = one_row(loss)

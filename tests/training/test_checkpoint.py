@@ -15,16 +15,12 @@ from hypothesis import strategies as st
 from armijo.accounting.budget import Budget, Neighboring
 from armijo.accounting.ledger import read_ledger
 from armijo.errors import ArmijoError
-from armijo.methods import BLSGD, StepRecord
-from armijo.methods.base import Direction
+from armijo.methods import BLSGD
+from armijo.methods.base import Direction, StepRecord
 from armijo.methods.line_search import LINE_SEARCHES, SearchState
 from armijo.objectives import LinearObjective
 from armijo.registry import make_method
-from armijo.training.checkpoint import (
-    Checkpoint,
-    read_released,
-    save_checkpoint,
-)
+from armijo.training.checkpoint import Checkpoint, read_released, save_checkpoint
 from tests.accounting.ledger_samples import full_disk
 from tests.training.files import load_checkpoint, put_together, survived, taken_apart
 from tests.training.runs import RunSettings, train

@@ -130,10 +130,7 @@ def changed_rows():
 
 @pytest.mark.parametrize(
     ("rows", "changes", "reason"),
-    [
-        (changed_rows, {}, "the rows"),
-        (rows_of, {"max_batches": 5}, "the settings"),
-    ],
+    [(changed_rows, {}, "the rows"), (rows_of, {"max_batches": 5}, "the settings")],
 )
 def test_other_rows_or_settings_are_paid_again_with_a_fresh_key(
     tmp_path, rows, changes, reason

@@ -37,8 +37,7 @@ from armijo_reproduction.spec import Experiment, RunKey, SyntheticTable
 FOLDS = 10
 L2 = 1e-3
 _SPARSE = 0.3  # the share of entries that are not zero, up to which rows are CSR
-_CHUNK = 1_000
-_MEASURED = 5_000  # training images by which the objective is measured
+_CHUNK = 100  # activations of so many images stay in the cache
 Images = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
@@ -196,8 +195,10 @@ def _curve(
         if number % experiment.evaluate_every and number != experiment.steps:
             continue
         seconds = time.process_time() - begun
-        accuracy, _ = _measured(model, X_test, y_test)
-        _, objective = _measured(model, X[:_MEASURED], y[:_MEASURED])
+        tests = None if number == experiment.steps else experiment.quick
+        accuracy, _ = _measured(model, X_test[:tests], y_test[:tests])
+        kept = experiment.measured
+        _, objective = _measured(model, X[:kept], y[:kept])
         spent, published = _epsilons(_begun(schedule, number), experiment.delta)
         rows.append(
             {

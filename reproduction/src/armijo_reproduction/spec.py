@@ -118,6 +118,8 @@ class Experiment:
     steps: int = 0
     sampling_prob: float = 0.1
     evaluate_every: int = 50
+    measured: int = 5_000
+    quick: int | None = None
     rows: int | None = None
     synthetic: Mapping[str, SyntheticTable] = field(default_factory=dict)
 

@@ -7,12 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from armijo_reproduction.datasets import (
-    DATASETS,
-    DatasetError,
-    encodings,
-    files,
-)
+from armijo_reproduction.datasets import DATASETS, DatasetError, encodings, files
 from reproduction.tests.datasets.conftest import loaded
 
 # Shape of an image, training rows, test rows, and the first labels of both.
@@ -92,10 +87,7 @@ def idx_file(array):
     return header + sizes + array.astype(np.uint8).tobytes()
 
 
-@given(
-    st.lists(st.integers(0, 5), min_size=1, max_size=4),
-    st.integers(0, 2**32 - 1),
-)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
 def test_idx_files_give_their_arrays_back(shape, seed):
     array = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
     assert np.array_equal(encodings.idx(idx_file(array)), array)

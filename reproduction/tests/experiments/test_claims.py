@@ -99,11 +99,7 @@ def test_turning_a_comparison_around_turns_its_count_around(gaps):
     back = WinCount.of(
         paired_diff({f: -gap for f, gap in each.items()}) for each in gaps
     )
-    assert (there.above, there.tied, there.below) == (
-        back.below,
-        back.tied,
-        back.above,
-    )
+    assert (there.above, there.tied, there.below) == (back.below, back.tied, back.above)
     assert there.mean == pytest.approx(-back.mean)
     assert not (there.verdict() == HOLDS and back.verdict() == HOLDS)
 

@@ -3,19 +3,11 @@
 
 Noise is added to integers only, so nothing is lost to floating point (Mironov 2012).
 The families are the continuous Laplace and Gaussian distributions *rounded to the
-nearest integer*, with an integer scale in lattice units. For an integer ``v`` and a
-real draw ``N``, ``v + rint(N) = rint(v + N)``: the noisy integer is post-processing of
-the continuous mechanism, so its Renyi curve *and* its privacy loss distribution are
-bounded by the continuous ones exactly. The survival function on the lattice is the
-continuous one at half-integers, so the analysis of AboveThreshold applies without an
-inflation term. The discrete Gaussian of Canonne, Kamath & Steinke (2020) has the first
-property for the Renyi curve only.
-
-The draws are exact, not approximate: proposals are rational, from e-folds for the
-Laplace distribution (Canonne, Kamath & Steinke 2020) and from strips for the Gaussian
-(Devroye 1986), and every Bernoulli draw compares a uniform number whose bits are drawn
-only as far as they are needed (Karney 2016). The running time depends on the draws and
-is not protected against an observer of time.
+nearest integer*, with an integer scale in lattice units: the noisy integer is
+post-processing of the continuous mechanism (docs/noise.md). The survival function on
+the lattice is the continuous one at half-integers, so the analysis of AboveThreshold
+applies without an inflation term. The draws are exact; their running time depends on
+them and is not protected against an observer of time.
 
 =====================  ==============================================================
 :mod:`~.gaussian`      rounded Gaussian noise, in blocks, on several threads
@@ -26,6 +18,7 @@ is not protected against an observer of time.
 from armijo._noise.gaussian import add_gaussian, rounded_gaussian
 from armijo._noise.rejection import (
     MAX_SCALE,
+    PoissonRows,
     exponential_choice,
     poisson_sample,
     rounded_laplace,
@@ -33,6 +26,7 @@ from armijo._noise.rejection import (
 
 __all__ = [
     "MAX_SCALE",
+    "PoissonRows",
     "add_gaussian",
     "exponential_choice",
     "poisson_sample",

@@ -17,11 +17,9 @@ bits    what they are
 c       the first bits of the uniform, complemented
 ======  =========================================================================
 
-with ``c`` = 16, fewer beyond scale 2**38.  For most proposals they are enough: the
-integer is known, and a uniform below the lowest point of the curve in its strip need
-not be compared with an exponential.  One in 25 is compared.  It gets a second word, for
-the place up to 50 bits and for the uniform up to 64, and more bits where even these
-leave the comparison open (:mod:`armijo._noise.rejection`).
+with ``c`` = 16, fewer beyond scale 2**38.  For most proposals they are enough; one in
+25 gets a second word, for the place up to 50 bits and for the uniform up to 64, and
+more bits where even these leave the comparison open (:mod:`armijo._noise.rejection`).
 
 A proposal that is refused leaves a hole, which the next accepted one of some proposals
 more fills.  All are independent and alike, and which one fills a hole does not depend

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from armijo import _validate
-from armijo.randomness import BitSource
+from armijo.randomness import BitSource, RowBits
 
 WORD = 64
 
@@ -343,9 +343,7 @@ def _checked_gaps(gaps: Sequence[int]) -> list[int]:
 def poisson_sample(n: int, sampling_prob: float, bits: BitSource) -> NDArray[np.int64]:
     """Return which of ``n`` rows enter a batch, each with exactly this probability.
 
-    A float is a dyadic rational, so ``U < sampling_prob`` is decided by finitely many
-    bits: 16 for each row, 64 more for the few rows whose bits equal those of the
-    probability so far, until its bits end (``U`` is then not below it).
+    From the next bits of a stream; see :class:`PoissonRows` for the comparison.
 
     Parameters
     ----------
@@ -370,23 +368,79 @@ def poisson_sample(n: int, sampling_prob: float, bits: BitSource) -> NDArray[np.
     _validate.sampling_prob(sampling_prob=sampling_prob)
     if sampling_prob == 1:
         return np.arange(n, dtype=np.int64)
-    # In parts that stay in the processor's cache, so that cost grows with n only.
-    parts = [
-        start + _drawn(min(_PART, n - start), sampling_prob, bits)
-        for start in range(0, n, _PART)
-    ]
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+    return _below(bits.uint16(n), sampling_prob, lambda ties, _: bits.uint64(ties.size))
 
 
-def _drawn(n: int, sampling_prob: float, bits: BitSource) -> NDArray[np.int64]:
+class PoissonRows:
+    """A batch in which each row is with exactly this probability, by its number.
+
+    A float is a dyadic rational, so ``U < sampling_prob`` is decided by finitely many
+    bits: 16 for each row, 64 more for the few rows whose bits equal those of the
+    probability so far, until its bits end (``U`` is then not below it).  All of them
+    are addressed by the number of the row: which rows of a block are in the batch does
+    not depend on other blocks, nor on how often it is asked.
+
+    Parameters
+    ----------
+    sampling_prob
+        The probability of one row, in (0, 1]; 1 takes all rows and draws nothing.
+    bits
+        The bits of the batch.
+
+    Examples
+    --------
+    >>> from armijo.randomness import RowBits
+    >>> batch = PoissonRows(0.5, RowBits(bytes(32)))
+    >>> all_rows, later = batch.chosen(0, 100), batch.chosen(40, 60)
+    >>> bool((all_rows[all_rows >= 40] - 40 == later).all())
+    True
+    """
+
+    def __init__(self, sampling_prob: float, bits: RowBits) -> None:
+        _validate.sampling_prob(sampling_prob=sampling_prob)
+        self.sampling_prob, self._bits = sampling_prob, bits
+
+    def chosen(self, start: int, n: int) -> NDArray[np.int64]:
+        """Return which of ``n`` rows from number ``start`` on are in the batch.
+
+        They are counted from ``start``, rising.
+        """
+        _validate.at_least(0, start=start, n=n)
+        if self.sampling_prob == 1:
+            return np.arange(n, dtype=np.int64)
+        # In parts that stay in the processor's cache, so that cost grows with n only.
+        parts = [
+            place + self._drawn(start + place, min(_PART, n - place))
+            for place in range(0, n, _PART)
+        ]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+    def _drawn(self, start: int, n: int) -> NDArray[np.int64]:
+        words = self._bits.first(start, n)
+        return _below(
+            words,
+            self.sampling_prob,
+            lambda ties, word: self._bits.more(start + ties, word),
+        )
+
+
+def _below(
+    words: NDArray[np.uint16],
+    sampling_prob: float,
+    more: Callable[[NDArray[np.int64], int], NDArray[np.uint64]],
+) -> NDArray[np.int64]:
+    """Return whose ``U`` is below the probability, from its first 16 bits.
+
+    ``more(places, k)`` draws the k-th further word of those that are still equal.
+    """
     numerator, denominator = float(sampling_prob).as_integer_ratio()
     head, rest = divmod(numerator << 16, denominator)
-    words = bits.uint16(n)
     inside = words < head
-    ties = np.flatnonzero(words == head)
+    ties, word = np.flatnonzero(words == head), 0
     while ties.size and rest:
         head, rest = divmod(rest << WORD, denominator)
-        longer = bits.uint64(ties.size)
+        word += 1
+        longer = more(ties, word)
         inside[ties[longer < head]] = True
         ties = ties[longer == head]
     return np.flatnonzero(inside)

@@ -211,7 +211,6 @@ def _laplace_log_terms(
 
 
 def _laplace_log_cdf(x: FloatArray) -> FloatArray:
-    """Return log F(x) of the standard Laplace distribution."""
     return np.where(x < 0, x - LOG2, np.log1p(-0.5 * np.exp(-np.abs(x))))
 
 

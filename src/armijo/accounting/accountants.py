@@ -136,7 +136,6 @@ class Accountant(OneOwner, ABC):
         self.ledger = MemoryLedger()
 
     def __repr__(self) -> str:
-        """Name the guarantee and the number of charges."""
         relation = self.guarantee.relation.value
         return (
             f"{type(self).__name__}({self.budget}, relation={relation!r}, "
@@ -554,7 +553,6 @@ class PrivacyStatement:
         }
 
     def __repr__(self) -> str:
-        """Name the guarantee, and count the charges instead of listing them."""
         broken = "" if self.guarantee.holds else ", NO GUARANTEE"
         return (
             f"PrivacyStatement(epsilon={self.epsilon:g}, delta={self.delta:g}, "
@@ -563,5 +561,4 @@ class PrivacyStatement:
         )
 
     def __str__(self) -> str:
-        """Say it in one sentence."""
         return self.guarantee.sentence()

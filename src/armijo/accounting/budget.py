@@ -39,7 +39,6 @@ class Budget:
     delta: float
 
     def __post_init__(self) -> None:
-        """Check both numbers before anything is planned with them."""
         _validate.positive(epsilon=self.epsilon)
         _validate.open_unit(delta=self.delta)
 
@@ -147,23 +146,18 @@ class Guarantee:
     def sentence(self) -> str:
         """Say it in one plain sentence."""
         epsilon, delta = self.budget.epsilon, self.budget.delta
+        unit = "" if self.unit == "row" else f" (unit: a {self.unit}, with all rows)"
+        assumed = f"; assumes: {'; '.join(self.assumptions)}" * bool(self.assumptions)
         if self.holds:
             return (
                 f"({epsilon:g}, {delta:g})-differentially private under the "
-                f"{self.relation.value} relation{self._of_unit()}, accountant: "
-                f"{self.accountant}; noise: {self.sampler}; sums: "
-                f"{self.arithmetic}{self._assumed()}."
+                f"{self.relation.value} relation{unit}, accountant: {self.accountant}; "
+                f"noise: {self.sampler}; sums: {self.arithmetic}{assumed}."
             )
         return (
             f"NO GUARANTEE: labelled epsilon {epsilon:g} at delta {delta:g} is not a "
             f"valid differential privacy guarantee ({'; '.join(self.broken_premises)})."
         )
-
-    def _of_unit(self) -> str:
-        return "" if self.unit == "row" else f" (unit: a {self.unit}, with all rows)"
-
-    def _assumed(self) -> str:
-        return f"; assumes: {'; '.join(self.assumptions)}" * bool(self.assumptions)
 
     def to_dict(self) -> dict[str, object]:
         """Return a JSON object for ledgers and reports."""

@@ -46,6 +46,7 @@ _SMALLEST_PLD, _LARGEST_PLD = 1e-3, 50.0  # beyond them its grid fills the memor
 _SMALLEST_PROFILE, _LARGEST_PROFILE = 5e-7, 5e5
 _REACH = 1e18  # how far from its start a solution is sought
 _LARGEST_ORDER = 2**40
+_LOG_TOLERANCE = 1e-4  # of a selection's epsilon
 
 
 def rdp_to_epsilon(order: ArrayLike, rdp: ArrayLike, delta: float) -> FloatArray:
@@ -483,6 +484,68 @@ def order_for(budget: Budget, step: Mechanism) -> int:
     Chosen from public settings before any row is seen, as the filter requires.
     """
     return best_share(budget, step)[1]
+
+
+SelectionRule = Literal["bounded", "pure"]
+"""What a selection's budget buys: by its bounded range, or as pure DP (replicas)."""
+
+
+def selection_epsilon(rho: float, rule: SelectionRule) -> float:
+    """Return the epsilon that a selection gets for ``rho``.
+
+    A draw with weights ``exp(epsilon u / Gamma)``, where no two scores u of one row are
+    further apart than Gamma, has ``epsilon``-bounded range.  That is ``epsilon``-DP,
+    hence ``epsilon^2 / 2``-zCDP, which earlier papers charge; but it is also
+    ``epsilon^2 / 8``-zCDP (Cesar and Rogers 2021).
+
+    >>> selection_epsilon(0.5, "pure"), selection_epsilon(0.5, "bounded")
+    (1.0, 2.0)
+    """
+    return math.sqrt((8 if rule == "bounded" else 2) * rho)
+
+
+def concentrated_rho(budget: Budget) -> float:
+    """Return ``(sqrt(L + epsilon) - sqrt(L))^2`` with ``L = log(1/delta)``.
+
+    The largest rho whose zCDP implies the budget by ``rho + 2 sqrt(rho L)``, Bun and
+    Steinke (2016), Proposition 1.3.
+
+    >>> round(concentrated_rho(Budget(epsilon=0.8, delta=1e-8)), 9)
+    0.008502247
+    """
+    length = -math.log(budget.delta)
+    root = math.sqrt(length + budget.epsilon) + math.sqrt(length)
+    return (budget.epsilon / root) ** 2
+
+
+def affordable_epsilon(
+    budget: Budget, schedule: Callable[[float], Plan], start: float
+) -> float:
+    """Return the largest epsilon of a draw with which a whole schedule fits.
+
+    Parameters
+    ----------
+    budget : Budget
+        The guarantee of the whole.
+    schedule : callable
+        The charges of a run whose draws have a given epsilon; more of it costs more.
+    start : float
+        A first guess.
+    """
+
+    def excess(log_epsilon: float) -> float:
+        cost, _ = planned_epsilon(schedule(math.exp(log_epsilon)), budget.delta)
+        return math.log(max(cost, 1e-12) / budget.epsilon)
+
+    low = high = math.log(start)
+    while excess(low) > 0:
+        low -= 0.7
+    while excess(high) <= 0:
+        high += 0.7
+    solved = float(brentq(excess, low, high, xtol=_LOG_TOLERANCE))
+    while excess(solved) > -1e-9:  # keep the budget, whatever the order of a sum
+        solved -= _LOG_TOLERANCE
+    return math.exp(solved)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,23 +2,12 @@
 """The ledger: a charge is on disk before its noise is drawn, and stays there.
 
 A ledger is ASCII text, one JSON object per line, the last key of each being ``chain``,
-a checksum of the line and of the chain before it:
-
-* the header, ``{"format": "armijo-ledger", "version": 3, "run": ..., ...}``: who began
-  the file and when (UTC), and what the accountant gave;
-* ``{"kind": "charge", "index": ..., "label": ..., "mechanism": ..., "cost": [...]}``,
-  with ``"key": ...`` where the noise comes from a run key of that name;
-* ``{"kind": "closed", "charges": ..., "digests": {...}}``: a run ended here, with so
-  many charges in the file and these SHA-256 digests of what it left. A later run may
-  charge to the same ledger and close it again; the last line counts.
-
-The threat model is that of SQLite (docs/ledger.md): what fsync says is on disk stays
-there. ``append`` returns only after the line of a charge is synced, and the accountant
-lets data be touched after that and not before. A crash can therefore tear the last line
-and no other, and a torn line is a charge whose noise was never drawn: it costs nothing,
-and is cut off when the ledger is opened again. Nothing else is ever taken out of the
-file. What no file can tell is that complete lines are missing at its end, as in an old
-copy.
+a checksum of the line and of the chain before it: a header, a :class:`Charge` each, and
+where a run ended a :class:`Closing`.  The format and the threat model, that of SQLite,
+are in docs/ledger.md.  ``append`` returns only after the line of a charge is synced,
+and the accountant lets data be touched after that and not before.  A crash can
+therefore tear the last line and no other, and a torn line is a charge whose noise was
+never drawn: it costs nothing, and is cut off when the ledger is opened again.
 
 A run that redoes steps with its own key (:mod:`armijo.training.replay`) rewinds its
 ledger to where its checkpoint stands; charges that are in the file are then expected
@@ -102,7 +91,6 @@ class Charge:
     key: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be written exactly or added up."""
         _validate.at_least(0, index=self.index)
         object.__setattr__(self, "index", int(self.index))
         for name, kind in (("label", str), ("key", str), ("mechanism", Mapping)):
@@ -149,7 +137,6 @@ class Closing:
     digests: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        """Refuse what is no number of charges or no digest."""
         _validate.at_least(0, charges=self.charges)
         if not isinstance(self.digests, Mapping):
             raise ValueError(f"Expected digests by name, got {self.digests!r}.")
@@ -687,7 +674,13 @@ class Ledger(MemoryLedger):
             self._check_file()
             self._check(charge)
             if self._paid:
-                self._refuse_another(payload)
+                if self._paid[0].payload() != payload:
+                    raise LedgerError(
+                        f"Charge {charge.index} of the ledger {self.path} paid for "
+                        "something else than what the redone step asks for; nothing "
+                        "was released or spent. Remove the key of the run and resume: "
+                        "the steps after the checkpoint are then charged again."
+                    )
                 self._count(self._paid.popleft())
                 return
             # Set before the write and lifted after it, so that an interrupt at any
@@ -728,27 +721,14 @@ class Ledger(MemoryLedger):
         device, inode, size = self._identity
         self._identity = device, inode, size + len(line) + 1
 
-    def _refuse_another(self, payload: bytes) -> None:
-        if self._paid[0].payload() != payload:
-            raise LedgerError(
-                f"Charge {self._paid[0].index} of the ledger {self.path} paid for "
-                "something else than what the redone step asks for; nothing was "
-                "released or spent. Remove the key of the run and resume: the steps "
-                "after the checkpoint are then charged again."
-            )
-
-    def _refuse(self, found: str) -> NoReturn:
-        raise LedgerError(
-            f"The ledger {self.path} takes no charge: {found}; nothing was spent by "
-            "this call. Open it again with Ledger.open, in one process only."
-        )
-
     def _check_file(self) -> None:
         """Refuse a closed or failed object, and a file that is not the one checked."""
-        if not self._finalizer.alive:
-            self._refuse("it was closed")
-        if self._failed is not None:
-            self._refuse(self._failed)
+        refusal = self._failed if self._finalizer.alive else "it was closed"
+        if refusal is not None:
+            raise LedgerError(
+                f"The ledger {self.path} takes no charge: {refusal}; nothing was spent "
+                "by this call. Open it again with Ledger.open, in one process only."
+            )
         try:
             found = _identity(os.stat(self.path))
         except OSError as error:

@@ -334,6 +334,18 @@ class ExponentialMechanism(Mechanism):
         return np.asarray(np.minimum(curve * (1 + 1e-12), cap))
 
 
+@dataclass(frozen=True)
+class OnlySelection(ExponentialMechanism):
+    """A selection that is a whole run: its pure epsilon holds for any delta.
+
+    Renyi curves cannot say so at a finite order.
+    """
+
+    def delta_at(self, epsilon: float) -> float:
+        """Return delta of the worst ``epsilon``-DP mechanism."""
+        return pure_delta(epsilon, self.epsilon)
+
+
 def _log_sinhc(x: FloatArray | np.float64) -> FloatArray:
     """Return ``log(sinh(x) / x)`` of positive numbers."""
     near, far = np.zeros_like(x), np.maximum(x, 1.0)

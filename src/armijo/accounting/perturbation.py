@@ -168,11 +168,9 @@ class _ProvedPair(Mechanism):
     delta: float
 
     def rdp(self, orders: FloatArray) -> FloatArray:
-        """Return infinity: no curve is proved."""
         return np.full(np.shape(orders), np.inf)
 
     def delta_at(self, epsilon: float) -> float:
-        """Return delta from the proved epsilon on, one below it."""
         _validate.non_negative(epsilon=epsilon)
         return self.delta if epsilon >= self.epsilon else 1.0
 

@@ -407,8 +407,8 @@ class _Checks:
                     f"expected cost 1 of the planned charge {charge.index}, found "
                     f"{charge.cost}"
                 )
-        self._recompute(recompute_planned, made)
-        if whole != len(self._view.charges) and self._known():
+        known = self._recompute(recompute_planned, made)
+        if known and whole != len(self._view.charges):
             epsilon = recompute_planned(self._header, plan).epsilon
             self._check_epsilon("the plan costs", epsilon)
 
@@ -425,8 +425,7 @@ class _Checks:
             self.recomputed = Recomputed(None, "nothing", ("orders that large",))
             return
         made = counted(one.mechanism for one in self._view.charges)
-        self._recompute(recompute_filter, made)
-        if self._known():
+        if self._recompute(recompute_filter, made):
             self._check_costs(np.array([float(order)]))
 
     def _check_costs(self, orders: Any) -> None:
@@ -443,14 +442,12 @@ class _Checks:
                 )
                 return
 
-    def _recompute(self, by: Callable[..., Recomputed], made: Counted) -> None:
+    def _recompute(self, by: Callable[..., Recomputed], made: Counted) -> bool:
         try:
             self.recomputed = by(self._header, made)
         except NotKnown as error:
             self.recomputed = Recomputed(None, "nothing", (str(error),))
-
-    def _known(self) -> bool:
-        return self.recomputed is not None and self.recomputed.epsilon is not None
+        return self.recomputed.epsilon is not None
 
     def _check_epsilon(self, what: str, epsilon: float | None) -> None:
         claimed = float(self._header["epsilon"])

@@ -9,7 +9,6 @@ proved.
 
 =====================  =========================================================
 :mod:`~.bounds`        from counted errors of a test to epsilon, exactly
-:mod:`~.attacks`       which function of a release tells two data sets apart
 :mod:`~.games`         the two-dataset game: trials, attack, bound
 :mod:`~.targets`       the games by name: searches, noise, networks, runs
 :mod:`~.one_run`       many canaries in one trained model

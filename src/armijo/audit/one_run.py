@@ -21,7 +21,7 @@ from scipy.special import expit
 from torch import nn
 
 from armijo import _validate
-from armijo._noise import poisson_sample
+from armijo._noise import PoissonRows
 from armijo.accounting.budget import Budget, FloatArray
 from armijo.accounting.calibration import smallest
 from armijo.audit.games import Claim, Outcome, randomness_of
@@ -43,6 +43,7 @@ FEWEST_CANARIES = 20
 _PRECISION = 1e-6  # of the bound, which is rounded down
 _FEATURE = 10.0  # of a canary: longer than every clip
 _STEPS = 4
+_OF_A_CLASS = 32  # canaries among images
 
 Canaries = NDArray[np.bool_]
 """Which of the canaries are rows of the table."""
@@ -141,14 +142,19 @@ def network_scores(method: str, **options: Any) -> Trainer:
 
 
 def image_scores(present: Canaries, budget: Budget, seed: int | None) -> FloatArray:
-    """Train the classifier of images on synthetic ones with labels drawn at random."""
+    """Train the classifier of images on synthetic ones with labels drawn at random.
+
+    Canaries share features, and what others add along one's own would hide it.  Few
+    share its class as well: those of other classes hardly move its score.
+    """
     count = len(present)
+    classes = max(count // _OF_A_CLASS, 2)
     images = synthetic_images(count, SMALL_FEATURES.side, 1, seed=1)
-    labels = np.random.Generator(np.random.PCG64(2)).integers(2, size=count)
+    labels = np.random.Generator(np.random.PCG64(2)).integers(classes, size=count)
     model = PrivateImageClassifier(
         epsilon=budget.epsilon,
         delta=budget.delta,
-        classes=(0, 1),
+        classes=range(classes),
         n_rows=count // 2,
         features=SMALL_FEATURES,
         random_state=seed,
@@ -190,9 +196,9 @@ class OneRun:
     def play(self, *, canaries: int, confidence: float, seed: int | None) -> Outcome:
         """Draw the canaries, train, guess and bound."""
         _validate.at_least(FEWEST_CANARIES, canaries=canaries)
-        bits = randomness_of(seed, 0).for_charge(0).stream("sampling")
+        bits = randomness_of(seed, 0).for_charge(0).row_bits()
         present = np.zeros(canaries, dtype=bool)
-        present[poisson_sample(canaries, 0.5, bits)] = True
+        present[PoissonRows(0.5, bits).chosen(0, canaries)] = True
         half = round(0.5 * GUESSED * canaries)
         scores = TRAINERS[self.model](present, self.budget, seed)
         right = right_guesses(scores, present, half)

@@ -44,6 +44,7 @@ from armijo.data import fixed_point
 from armijo.data.coded import CategoryColumn, CodedRows, CodedTable
 from armijo.data.feature_rows import FeatureRows, held_rows
 from armijo.data.gate import BatchPlan, PrivateBatch, PrivateDataset, leaky_answer
+from armijo.data.integer_rows import IntegerRows
 from armijo.data.query import BoundedQuery, CertifiedSum
 from armijo.data.sources import TensorRows
 from armijo.images.features import Bank, FeatureSettings, feature_map
@@ -112,7 +113,6 @@ class OneRelease(ABC):
         return BatchPlan(mechanisms=(self.mechanism,))
 
     def _accountant(self) -> Accountant:
-        """Return one that nothing was charged to."""
         schedule = [(self._plan.mechanism, 1)]
         return PlannedAccountant(self.budget, schedule, relation=self.relation)
 
@@ -377,94 +377,6 @@ class NetworkGame(OneRelease):
         return np.array([float(noisy @ self.direction())])
 
 
-_IMAGE_STEPS = 8
-
-SMALL_FEATURES = FeatureSettings(
-    side=16,
-    banks=(Bank(patch=5, filters=64, grid=2),),
-    components=64,
-    synthetic=256,
-)
-"""Of images that are audited: made in a second."""
-
-
-@dataclass(frozen=True, eq=False)
-class ImageGame:
-    """A run of the classifier of images, with one image or without.
-
-    Who stays has an image of the other class and of other features.  Rows have norm one
-    and gradients are clipped to a fraction of their length, so that the image moves
-    mean, second moments and every gradient by all that it may.  Told is what the
-    releases say of it: it is put through the released coordinates.
-
-    Attributes
-    ----------
-    name : str
-        What the game is called.
-    budget : Budget
-        The guaranteed epsilon and delta of the run.
-    """
-
-    name: str
-    budget: Budget
-
-    @property
-    def claim(self) -> Claim:
-        """The budget that the accountant was given: all releases are one Gaussian."""
-        return Claim(self.budget.epsilon, self.budget.delta, gaussian=True)
-
-    @cached_property
-    def steps(self) -> NDArray[np.int16]:
-        """The features of upright and of level stripes."""
-        wave = 0.5 + 0.4 * np.sin(1.2 * np.arange(16))
-        upright = np.broadcast_to(wave, (16, 16))
-        pictures = Pictures(np.stack([upright, upright.T]))
-        return feature_map(SMALL_FEATURES).integers(pictures)
-
-    @cached_property
-    def objective(self) -> LinearObjective:
-        """The problem: two classes."""
-        size = self.steps.shape[1]
-        return LinearObjective(loss=SOFTMAX, n_features=size, n_classes=2, l2=0.0)
-
-    @cached_property
-    def _method(self) -> Whitened:
-        problem = Problem(objective=self.objective, n_rows=2)
-        return Whitened(steps=_IMAGE_STEPS).calibrate(self.budget, problem)
-
-    def rows(self, present: bool) -> FeatureRows:
-        """Return the features of one image, or of both."""
-        count = 1 + present
-        known = np.ones(count, dtype=bool)
-        return FeatureRows(self.steps[:count], np.arange(count), known)
-
-    def play(self, present: bool, randomness: Randomness) -> FloatArray:
-        """Run to the end; told are mean, second moments and scores at the image."""
-        start = self._method.init(self.objective.start())
-        data = PrivateDataset(
-            self.rows(present),
-            n_rows=2,
-            accountant=accountant_for(
-                self._method, start, self.budget, relation=Neighboring.ADD_REMOVE
-            ),
-            randomness=randomness,
-        )
-        *_, (state, _) = minimize(self.objective, data, self._method, start)
-        image = held_rows(self.steps[1:], np.ones(1))
-        center = calibrated(center=state.center).numpy()
-        centered = centered_rows(image, center)
-        size = len(center)
-        whitening = calibrated(whitening=state.whitening).numpy().reshape(size, size)
-        row, unit = (found.block(slice(1))[0] for found in (image, centered))
-        unit = unit / np.linalg.norm(unit)
-        inside = whitened_rows(centered, whitening).block(slice(1))[0]
-        weights = state.w.numpy().reshape(2, -1)
-        scores = weights[:, :size] @ (inside / np.linalg.norm(inside)) + weights[:, -1]
-        margin = scores[1] - scores[0]
-        told = [row @ center, unit @ whitening @ unit, *scores, margin]
-        return np.array(told, dtype=float)
-
-
 MOST_BATCHES = 16
 """Ends a run that its accountant never ends."""
 
@@ -474,6 +386,33 @@ _EXTRAS = ("radius", "step_size", "loss_clip")  # of a state, beside its weights
 
 _ROWS_OF_PERSON = 20
 Table = tuple[FloatArray, FloatArray]
+
+
+Steps = Iterable[tuple[Any, StepRecord]]
+
+
+def observed(start: Any, run: Steps) -> FloatArray:
+    """Return the released numbers of a run: its first batches, its length, its end."""
+    state, steps, count = start, [], 0
+    for new, record in run:
+        steps.append(_step(state, new, record) if count < _OBSERVED else [])
+        state, count = new, count + 1
+    steps += [[0.0] * _STEP_NUMBERS] * max(_OBSERVED - count, 0)
+    extras = [float(getattr(state, name, None) or 0.0) for name in _EXTRAS]
+    counts = getattr(state, "counts", ())  # of the additive method
+    return np.array([*chain(*steps), count, *state.w.tolist(), *extras, *counts])
+
+
+def _step(before: Any, after: Any, record: StepRecord) -> list[float]:
+    """Return the direction of a step and how long the search for its size was.
+
+    A search is easier along the pull of the row, hence with a sign.
+    """
+    pending = getattr(after, "pending", None)
+    moved = before.w - after.w if pending is None else pending.vector
+    direction = math.copysign(record.direction_norm or 0.0, float(moved[0]))
+    sign = math.copysign(1.0, direction)
+    return [direction, sign * record.tries, sign * (record.step_size == 0)]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -504,6 +443,8 @@ class RunGame:
         Whether the trade-off of the run is Gaussian; whether delta is not used.
     most_batches : int
         Where a run is cut.
+    told : callable
+        What is looked at of a run, from its first state and its steps.
     """
 
     name: str
@@ -515,6 +456,7 @@ class RunGame:
     gaussian: bool = False
     pure: bool = False
     most_batches: int = MOST_BATCHES
+    told: Callable[[Any, Steps], FloatArray] = observed
 
     @property
     def claim(self) -> Claim:
@@ -531,48 +473,22 @@ class RunGame:
     def _start(self) -> Any:
         return self._method.init(self.objective.start())
 
-    def _accountant(self) -> Accountant:
-        """Return one that nothing was charged to."""
-        relation = self.settings.relation or Neighboring.ADD_REMOVE
-        return accountant_for(self._method, self._start, self.budget, relation=relation)
-
     def play(self, present: bool, randomness: Randomness) -> FloatArray:
         """Run to the end of the budget and return what was released."""
+        relation = self.settings.relation or Neighboring.ADD_REMOVE
         data = PrivateDataset(
             *self.tables[present],
             n_rows=self.n_rows,
-            accountant=self._accountant(),
+            accountant=accountant_for(
+                self._method, self._start, self.budget, relation=relation
+            ),
             randomness=randomness,
         )
         most = self.most_batches
         run = minimize(
             self.objective, data, self._method, self._start, max_batches=most
         )
-        return observed(self._start, run)
-
-
-def observed(start: Any, run: Iterable[tuple[Any, StepRecord]]) -> FloatArray:
-    """Return the released numbers of a run: its first batches, its length, its end."""
-    state, steps, count = start, [], 0
-    for new, record in run:
-        steps.append(_step(state, new, record) if count < _OBSERVED else [])
-        state, count = new, count + 1
-    steps += [[0.0] * _STEP_NUMBERS] * max(_OBSERVED - count, 0)
-    extras = [float(getattr(state, name, None) or 0.0) for name in _EXTRAS]
-    counts = getattr(state, "counts", ())  # of the additive method
-    return np.array([*chain(*steps), count, *state.w.tolist(), *extras, *counts])
-
-
-def _step(before: Any, after: Any, record: StepRecord) -> list[float]:
-    """Return the direction of a step and how long the search for its size was.
-
-    A search is easier along the pull of the row, hence with a sign.
-    """
-    pending = getattr(after, "pending", None)
-    moved = before.w - after.w if pending is None else pending.vector
-    direction = math.copysign(record.direction_norm or 0.0, float(moved[0]))
-    sign = math.copysign(1.0, direction)
-    return [direction, sign * record.tries, sign * (record.step_size == 0)]
+        return self.told(self._start, run)
 
 
 _LINE_SEARCH: dict[str, Any] = {
@@ -673,7 +589,6 @@ def _table(*features: float) -> Table:
 
 
 def _votes() -> tuple[Table, Table]:
-    """Return one vote, and the same with a vote for the other class."""
     return (np.zeros((1, 1)), -np.ones(1)), (np.zeros((2, 1)), np.array([-1.0, 1.0]))
 
 
@@ -704,6 +619,63 @@ def person_game(budget: Budget) -> RunGame:
     )
 
 
+SMALL_FEATURES = FeatureSettings(
+    side=16,
+    banks=(Bank(patch=5, filters=64, grid=2),),
+    components=64,
+    synthetic=256,
+)
+"""Of images that are audited: made in a second."""
+
+
+def image_game(budget: Budget) -> RunGame:
+    """Return the game of the classifier of images, with one image or without.
+
+    Who stays has an image of the other class and of other features.  Rows have norm one
+    and gradients are clipped to a fraction of their length, so that the image moves
+    mean, second moments and every gradient by all that it may.  Told is what the
+    releases say of it: it is put through the released coordinates.
+    """
+    wave = 0.5 + 0.4 * np.sin(1.2 * np.arange(16))
+    upright = np.broadcast_to(wave, (16, 16))
+    pictures = Pictures(np.stack([upright, upright.T]))
+    features = feature_map(SMALL_FEATURES).integers(pictures)
+    size = features.shape[1]
+
+    def rows(count: int) -> tuple[FeatureRows]:
+        known = np.ones(count, dtype=bool)
+        return (FeatureRows(features[:count], np.arange(count), known),)
+
+    return RunGame(
+        name="images",
+        budget=budget,
+        objective=LinearObjective(loss=SOFTMAX, n_features=size, n_classes=2, l2=0.0),
+        settings=Whitened(steps=8),
+        tables=(rows(1), rows(2)),
+        n_rows=2,
+        gaussian=True,
+        most_batches=1000,
+        told=partial(_of_image, held_rows(features[1:], np.ones(1))),
+    )
+
+
+def _of_image(image: IntegerRows, start: Any, run: Steps) -> FloatArray:
+    """Return mean, second moments and scores at the image, from the last state."""
+    *_, (state, _) = run
+    center = calibrated(center=state.center).numpy()
+    centered = centered_rows(image, center)
+    size = len(center)
+    whitening = calibrated(whitening=state.whitening).numpy().reshape(size, size)
+    row, unit = (found.block(slice(1))[0] for found in (image, centered))
+    unit = unit / np.linalg.norm(unit)
+    inside = whitened_rows(centered, whitening).block(slice(1))[0]
+    weights = state.w.numpy().reshape(2, -1)
+    scores = weights[:, :size] @ (inside / np.linalg.norm(inside)) + weights[:, -1]
+    margin = scores[1] - scores[0]
+    told = [row @ center, unit @ whitening @ unit, *scores, margin]
+    return np.array(told, dtype=float)
+
+
 def step_game(budget: Budget) -> RunGame:
     """Return the game of one DP-BLSGD step: gradient and search on one batch."""
     whole = run_game("blsgd", budget, {"expected_steps": 1})
@@ -717,7 +689,7 @@ GAMES: dict[str, Callable[[Budget], Game]] = {
     },
     "support": partial(SupportGame, "support"),
     "person": person_game,
-    "images": partial(ImageGame, "images"),
+    "images": image_game,
     **{name: partial(NetworkGame, name) for name in NETWORK_ATTACKS},
     "step": step_game,
     **{method: partial(run_game, method) for method in PRIVATE},

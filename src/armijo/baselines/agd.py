@@ -13,15 +13,15 @@ or less all sums move the same way by at most C, so its weights are
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from torch import Tensor
 
 from armijo import _validate
 from armijo._validate import Count, Positive
 from armijo.accounting.budget import Budget
+from armijo.accounting.calibration import SelectionRule, selection_epsilon
 from armijo.accounting.mechanisms import ExponentialMechanism, Gaussian
-from armijo.baselines.selection import SelectionRule, selection_epsilon
 from armijo.data.gate import BatchPlan, PrivateBatch
 from armijo.methods.base import (
     Direction,
@@ -47,7 +47,6 @@ class AGDState:
     pending: Direction | None = None
 
     def __post_init__(self) -> None:
-        """Check the public number that a grid is made of."""
         _validate.fields(self)
 
 
@@ -79,6 +78,7 @@ class AGD(Method[AGDState]):
         both from calibration.
     """
 
+    only_sums: ClassVar[bool] = True
     initial_split: Literal["equal", "classical"] = "equal"
     splits: Count = 60
     selection: SelectionRule = "bounded"

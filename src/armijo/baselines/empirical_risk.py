@@ -69,7 +69,6 @@ class EmpiricalRisk:
         return self.objective.outputs * int(self.X.shape[1])
 
     def _scores(self, w: FloatArray) -> Tensor:
-        """Return one score for each row, or one for each row and class."""
         product = np.asarray(self.X @ w.reshape(self.objective.outputs, -1).T)
         scores = torch.from_numpy(product)
         return scores[:, 0] if self.objective.outputs == 1 else scores

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -64,7 +64,6 @@ class HyFreeState(GradientState):
     loss_clip: Positive
 
     def __post_init__(self) -> None:
-        """Check the public numbers, which may come from a file."""
         _validate.fields(self)
 
 
@@ -108,6 +107,7 @@ class HyFree(SampledBatches[HyFreeState]):
         Noise of the gradients, from calibration.
     """
 
+    only_sums: ClassVar[bool] = True
     step_size: Positive | None = None
     loss_clip: Positive | None = None
     reset_every: Count = 5

@@ -46,13 +46,8 @@ method             analysis                                    neighbors
 ``amp``            Iyengar et al. (2019)                       one row exchanged
 =================  ==========================================  ====================
 
-For the first three, one percent of the budget pays for the error of the solver.  AMP
-has its own split of the budget; the gradient norm is enforced before noise is drawn for
-it, where the authors' code believes its optimizer.
-
-Not covered: ``b`` is drawn from exact integers, but the minimum is computed in floating
-point, which the proofs do not model.  The Huberized hinge has jumps in its second
-derivative, which the proofs treat as a null set (Chaudhuri et al. 2011).
+For the first three, one percent of the budget pays for the error of the solver; AMP
+has its own split.  What the proofs do not model is in docs/methods.md.
 """
 
 import math
@@ -61,7 +56,6 @@ from functools import lru_cache
 from typing import ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
@@ -139,38 +133,22 @@ class BoundedRows:
         sign = np.where(kept, labels, 0.0) * (room / self.radius)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             factor = np.where(kept, np.minimum(self.data_norm / norms, 1.0), 0.0)
+        factor *= sign
         constant = sign[:, None] if self.fit_intercept else np.empty((rows.size, 0))
-        if sparse.issparse(rows.X):
-            return _sparse(rows.X, factor * sign, constant, kept)
-        return _dense(rows.X, factor * sign, constant, kept)
+        if not sparse.issparse(rows.X):
+            # Zero first: zero times infinity is NaN.
+            signed = np.where(kept[:, None], rows.X, 0.0)
+            signed *= factor[:, None]
+            return np.column_stack([signed, constant])
+        X = sparse.csr_matrix(rows.X, dtype=np.float64, copy=True)
+        length = np.diff(X.indptr)
+        X.data = np.where(np.repeat(kept, length), X.data, 0.0)
+        X.data *= np.repeat(factor, length)
+        return sparse.csr_matrix(sparse.hstack([X, sparse.csr_matrix(constant)]))
 
     def unscaled(self, w: FloatArray) -> FloatArray:
         """Return weights for rows clipped to ``data_norm`` with a constant one."""
         return np.asarray(w / self.radius)
-
-
-def _dense(
-    X: Matrix, factor: FloatArray, constant: FloatArray, kept: NDArray[np.bool_]
-) -> FloatArray:
-    """Scale dense rows into a new array with room for the constant."""
-    n, d = X.shape
-    signed = np.empty((n, d + constant.shape[1]))
-    signed[:, :d] = X
-    signed[~kept, :d] = 0.0  # zero times infinity is NaN
-    signed[:, :d] *= factor[:, None]
-    signed[:, d:] = constant
-    return signed
-
-
-def _sparse(
-    X: Matrix, factor: FloatArray, constant: FloatArray, kept: NDArray[np.bool_]
-) -> Matrix:
-    """Scale the stored entries of CSR rows and append the constant."""
-    X = sparse.csr_matrix(X, dtype=np.float64, copy=True)
-    length = np.diff(X.indptr)
-    data = np.where(np.repeat(kept, length), X.data, 0.0)
-    X.data = data * np.repeat(factor, length)
-    return sparse.csr_matrix(sparse.hstack([X, sparse.csr_matrix(constant)]))
 
 
 def loss_smoothness(objective: LinearObjective) -> float:
@@ -266,37 +244,25 @@ class OutpertGD(BoundedRelease):
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Solve the noise on the last iterate."""
-        step_size = self._step_size(problem)
-        sensitivity = self._sensitivity(problem, step_size)
-        noise = self._noise_multiplier(budget)
-        mechanism = Gaussian(noise_scale=noise * sensitivity, sensitivity=sensitivity)
-        return replace(self, problem=problem, mechanism=mechanism, step_size=step_size)
-
-    def _step_size(self, problem: Problem) -> float:
-        if self.step_size is not None:
-            return self.step_size
-        if self.variant == "replica":
-            return 1.0
-        return longest_step(problem)
-
-    def _sensitivity(self, problem: Problem, step_size: float) -> float:
-        """Return how far one row may move the end."""
-        return gd_sensitivity(
+        published = self.variant == "replica"
+        usual = 1.0 if published else longest_step(problem)
+        step_size = self.step_size or usual
+        sensitivity = gd_sensitivity(
             step_size=step_size,
             steps=self.steps,
             n_rows=problem.n_rows,
             l2=problem.linear.l2,
             smoothness=loss_smoothness(problem.linear),
             relation=self.relation,
-            published=self.variant == "replica",
+            published=published,
         )
-
-    def _noise_multiplier(self, budget: Budget) -> float:
-        needed = single_release_noise(budget)
-        if self.variant == "improved":
-            return needed
-        # Dwork and Roth (2014), Theorem 3.22 with 2 for 1.25; proved below epsilon 1.
-        return max(math.sqrt(2 * math.log(2 / budget.delta)) / budget.epsilon, needed)
+        noise = single_release_noise(budget)
+        if published:
+            # Dwork and Roth (2014), Theorem 3.22 with 2 for 1.25: below epsilon 1.
+            classical = math.sqrt(2 * math.log(2 / budget.delta)) / budget.epsilon
+            noise = max(classical, noise)
+        mechanism = Gaussian(noise_scale=noise * sensitivity, sensitivity=sensitivity)
+        return replace(self, problem=problem, mechanism=mechanism, step_size=step_size)
 
     def released(self, batch: PrivateBatch, w: Tensor) -> tuple[FloatArray, StepRecord]:
         """Descend behind the gate, a pass a step, and release the noisy end."""
@@ -368,24 +334,19 @@ class OutpertRSGD(BoundedRelease):
             l2=problem.linear.l2,
             smoothness=loss_smoothness(problem.linear),
         )
-        return replace(method, mechanism=self._mechanism(budget, sensitivities))
+        if self.variant == "worst-case":
+            worst, noise = max(sensitivities), single_release_noise(budget)
+            release = Gaussian(noise_scale=noise * worst, sensitivity=worst)
+            return replace(method, mechanism=release)
+        profile = self.variant == "mixture"
+        noise = mixture_noise(reachable(budget), sensitivities, profile=profile)
+        mixture = PermutedMixture(sensitivities=sensitivities, noise_scale=noise)
+        return replace(method, mechanism=mixture)
 
     @property
     def n_batches(self) -> int:
         """How many batches the rows are cut into."""
         return max(self.n_rows // self.batch_size, 1)
-
-    def _mechanism(
-        self, budget: Budget, sensitivities: tuple[float, ...]
-    ) -> PermutedMixture | Gaussian:
-        """Return the release with the smallest noise that the budget allows."""
-        if self.variant == "worst-case":
-            worst = max(sensitivities)
-            noise = single_release_noise(budget)
-            return Gaussian(noise_scale=noise * worst, sensitivity=worst)
-        profile = self.variant == "mixture"
-        noise = mixture_noise(reachable(budget), sensitivities, profile=profile)
-        return PermutedMixture(sensitivities=sensitivities, noise_scale=noise)
 
     def released(self, batch: PrivateBatch, w: Tensor) -> tuple[FloatArray, StepRecord]:
         """Descend behind the gate and release the noisy average."""
@@ -408,9 +369,14 @@ class OutpertRSGD(BoundedRelease):
         """Return the average iterate in a given order: not private."""
         size = len(order) // self.n_batches
         signed = self.rows.signed(rows)
-        risks = [
-            self._risk(signed, order[start : start + size], size)
-            for start in range(0, size * self.n_batches, size)
+        batches = (order[k * size :][:size] for k in range(self.n_batches))
+        risks = [  # rows that are not there count as zero rows
+            EmpiricalRisk.of_signed(
+                signed[batch[batch < signed.shape[0]]],
+                self.objective,
+                ridge=size * self.objective.l2,
+            )
+            for batch in batches
         ]
         w, total = np.zeros(self.objective.size), np.zeros(self.objective.size)
         first = calibrated(step_size=self.step_size)
@@ -420,12 +386,6 @@ class OutpertRSGD(BoundedRelease):
                 w = w - step / size * risk.gradient(w)
                 total += w
         return total / (self.epochs * self.n_batches)
-
-    def _risk(self, signed: Matrix, chosen: np.ndarray, size: int) -> EmpiricalRisk:
-        """Return the risk of one batch; rows that are not there count as zero rows."""
-        there = chosen[chosen < signed.shape[0]]
-        ridge = size * self.objective.l2
-        return EmpiricalRisk.of_signed(signed[there], self.objective, ridge=ridge)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,13 +32,13 @@ from torch import Tensor
 from armijo import _validate
 from armijo._validate import Count, NonNegative, Positive, SamplingProb
 from armijo.accounting.budget import Budget, FloatArray, Neighboring
-from armijo.accounting.mechanisms import ExponentialMechanism
-from armijo.baselines.selection import (
+from armijo.accounting.calibration import (
     SelectionRule,
     affordable_epsilon,
     concentrated_rho,
     selection_epsilon,
 )
+from armijo.accounting.mechanisms import ExponentialMechanism
 from armijo.data.gate import BatchPlan, PrivateBatch
 from armijo.methods.base import (
     Method,

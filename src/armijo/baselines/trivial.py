@@ -20,9 +20,8 @@ from torch import Tensor
 from armijo._validate import NonNegative, Positive
 from armijo.accounting.budget import Budget, FloatArray
 from armijo.accounting.calibration import reachable
-from armijo.accounting.mechanisms import NonPrivate
+from armijo.accounting.mechanisms import NonPrivate, OnlySelection
 from armijo.baselines.empirical_risk import EmpiricalRisk, minimized
-from armijo.baselines.selection import OnlySelection
 from armijo.data.gate import PrivateBatch
 from armijo.data.query import BoundedQuery, Matrix, Rows, row_norms
 from armijo.methods.base import SOLVED, OneShot, Problem, StepRecord
@@ -138,7 +137,6 @@ class NonPrivateMinimum(OneShot):
 
 
 def _with_constant(X: Matrix, fit_intercept: bool) -> Matrix:
-    """Return the rows in float64 with a feature one, if there is an intercept."""
     ones = np.ones((X.shape[0], int(fit_intercept)))
     if sparse.issparse(X):
         return sparse.csr_matrix(sparse.hstack([X, ones]), dtype=np.float64)

@@ -319,6 +319,19 @@ def fit(
             "memory."
         ),
     ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="dask or spark: their workers read and sum the Parquet files."
+        ),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the engine is: tcp://host:8786 of Dask, a master or "
+            "sc://host of Spark; default: workers on this machine."
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -374,6 +387,8 @@ def fit(
             resume=resume,
             overwrite=overwrite,
             multiline=multiline,
+            engine=engine,
+            scheduler=scheduler,
         )
     if not outcome.finished:
         warn(

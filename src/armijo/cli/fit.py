@@ -9,7 +9,8 @@ secret key that it is redone with after a crash, ``checkpoint.safetensors.key``.
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from armijo import _validate
 from armijo._files import replace_file
 from armijo.accounting.ledger import close_ledger
 from armijo.cli.dry_run import planned_fit
+from armijo.engines import ENGINES, EngineTable, engine_table
 from armijo.errors import ModelWarning, TableError
 from armijo.estimators.additive import PrivateTableEstimator
 from armijo.estimators.encoders import ScaledBlock
@@ -83,6 +85,8 @@ def fit_table(
     overwrite: bool = False,
     multiline: bool = False,
     memory: int | None = None,
+    engine: str | None = None,
+    scheduler: str | None = None,
 ) -> FitOutcome:
     """Train on a table and leave model, report and ledger in a folder.
 
@@ -111,6 +115,9 @@ def fit_table(
         names what it assumes of them.
     memory : int or None
         Bytes of streamed rows that may be kept; None is half of what is free.
+    engine, scheduler : str or None
+        Whose workers read and sum the Parquet files, and where
+        (:func:`armijo.engines.engine_table`); None is this process.
 
     Raises
     ------
@@ -120,8 +127,6 @@ def fit_table(
     """
     _validate.choice(("additive", *LINEAR), kind=kind)
     public = _public_schema(schema, target, kind, parameters.get("person"))
-    stream = find_stream(table, memory=memory)
-    rows = read_table(table, multiline=multiline) if stream is None else stream
     folder = Path(out)
     _check_folder(folder, resume=resume, overwrite=overwrite)
     stopped = False
@@ -131,28 +136,26 @@ def fit_table(
         stopped = callback is not None and callback(record) is True
         return stopped
 
-    named = {"schema": public.digest(), "kind": kind, "parameters": dict(parameters)}
+    named: dict[str, Any] = {"schema": public.digest(), "kind": kind}
+    named["parameters"] = dict(parameters)
+    named |= {"multiline": True} if multiline else {}
+    named |= {} if engine is None else {"engine": engine}
     files: dict[str, Any] = {
         "checkpoint": folder / CHECKPOINT,
-        "fingerprint": {**named, "multiline": True} if multiline else named,
+        "fingerprint": named,
         "resume": resume,
         "ready": partial(_prepare, folder, overwrite=overwrite and not resume),
         "memory": memory,
     }
     given = {**parameters, "ledger": folder / LEDGER, "callback": watched}
     estimator = _estimator(kind, public, given)
-    if isinstance(estimator, PrivateTableEstimator):
-        with warnings.catch_warnings():  # the report and the outcome have them
-            warnings.simplefilter("ignore", ModelWarning)
-            estimator.fit_resumable(rows, **files)
-    else:
-        if isinstance(rows, StreamedTable):
-            refuse_columns(rows.head(), public, empty=True)
-            scaled = replace(rows, encode=ScaledBlock(public))
-            estimator.fit_resumable(scaled, **files)
+    with _opened(table, engine, scheduler, memory, multiline) as rows:
+        if isinstance(estimator, PrivateTableEstimator):
+            with warnings.catch_warnings():  # the report and the outcome have them
+                warnings.simplefilter("ignore", ModelWarning)
+                estimator.fit_resumable(rows, **files)
         else:
-            X, y = encode(rows, public)
-            estimator.fit_resumable(X, np.asarray(y), **files)
+            estimator.fit_resumable(*_scaled(rows, public), **files)
     estimator.set_params(callback=None)
     if multiline:
         estimator.privacy_ = estimator.privacy_.assuming(ROW_BORDERS)
@@ -161,6 +164,40 @@ def fit_table(
         linear = {} if kind == "additive" else {"method": "auto", "options": {}}
         _finish(folder, estimator, model, {**linear, **parameters})
     return FitOutcome(folder, estimator, model, finished=not stopped)
+
+
+@contextmanager
+def _opened(
+    table: Path_,
+    engine: str | None,
+    scheduler: str | None,
+    memory: int | None,
+    multiline: bool,
+) -> Iterator[pd.DataFrame | StreamedTable | EngineTable]:
+    """Yield the rows: read whole, streamed, or with the workers of an engine."""
+    if engine is not None:
+        _validate.choice(ENGINES, engine=engine)
+        with engine_table(table, engine, scheduler) as rows:
+            yield rows
+        return
+    if scheduler is not None:
+        raise ValueError(
+            f"Expected an engine with the scheduler {scheduler!r}, got none; add "
+            "--engine dask or --engine spark. Nothing was spent."
+        )
+    stream = find_stream(table, memory=memory)
+    yield read_table(table, multiline=multiline) if stream is None else stream
+
+
+def _scaled(
+    rows: pd.DataFrame | StreamedTable | EngineTable, public: Schema
+) -> tuple[Any, ...]:
+    """Return the rows of a linear model, scaled by public bounds, and its labels."""
+    if isinstance(rows, pd.DataFrame):
+        X, y = encode(rows, public)
+        return X, np.asarray(y)
+    refuse_columns(rows.head(), public, empty=True)
+    return (replace(rows, encode=ScaledBlock(public)),)
 
 
 def dry_run(

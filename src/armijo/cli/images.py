@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from armijo.cli._ui import emit, emit_rows, refuse_existing, say, warn, write_text
+from armijo.errors import TableError
 
 Images = Annotated[
     Path,
@@ -48,8 +49,12 @@ def fit_images(
         Path | None, typer.Option(help="Folder for features, as private as images.")
     ] = None,
     ledger: Annotated[
-        Path | None, typer.Option(help="File that remembers every charge.")
+        Path | None,
+        typer.Option(help="File that remembers every charge; OUT.ledger if not named."),
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume an interrupted run, bit for bit.")
+    ] = False,
     insecure_seed: Annotated[
         int | None, typer.Option(help="Repeatable run WITHOUT a guarantee.")
     ] = None,
@@ -64,6 +69,8 @@ def fit_images(
     from armijo.images.reading import load_images
 
     refuse_existing(out)
+    checkpoint = out.with_name(out.name + ".checkpoint")
+    _check_unfinished(checkpoint, resume=resume)
     found = load_images(images, labels=labels, size=parsed_size(size), gray=gray)
     declared: Any = None
     if classes is not None:
@@ -75,17 +82,38 @@ def fit_images(
             classes=None if declared is None else declared.tolist(),
             mirror=mirror,
             cache=cache,
-            ledger=ledger,
+            ledger=ledger or out.with_name(out.name + ".ledger"),
             random_state=insecure_seed,
             progress=advance,
-        ).fit(found.images, found.labels, readable=found.readable)
+        ).fit_resumable(
+            found.images,
+            found.labels,
+            readable=found.readable,
+            checkpoint=checkpoint,
+            resume=resume,
+        )
     model.save(out)
+    checkpoint.unlink(missing_ok=True)
     privacy = model.privacy_statement_
     if not privacy["guarantee"]:
         warn(privacy["statement"])
     names = ("statement", "guarantee", "epsilon", "delta", "relation", "assumptions")
     result = {name: privacy[name] for name in names}
     emit({**result, "model": str(out)}, title="Private model of images", as_json=json)
+
+
+def _check_unfinished(checkpoint: Path, *, resume: bool) -> None:
+    """Refuse to forget an unfinished run, and to resume none."""
+    if resume and not checkpoint.is_file():
+        raise TableError(
+            f"Asked to resume, found no unfinished run at {checkpoint}; start without "
+            "--resume. Nothing was spent."
+        )
+    if checkpoint.exists() and not resume:
+        raise TableError(
+            f"There is an unfinished run at {checkpoint}; give --resume to go on with "
+            "it, or another --out. Nothing was spent."
+        )
 
 
 def predict_images(

@@ -13,6 +13,10 @@ and whole numbers add up to the same in any order: a total does not depend on ho
 are cut into blocks, where or in which order blocks are computed, or how often one had
 to be computed again.  Each row has to be in exactly one block.
 
+A batch of some rows (:class:`armijo._noise.PoissonRows`) is drawn by the number of each
+row in a fixed order, so it does not depend on blocks or retries either.  Only a source
+that has such an order serves it, :class:`OrderedBlocks`.
+
 A source implements :class:`RowBlocks`: it runs ``task(block)`` wherever the block is
 and adds the results with ``+`` (:func:`block_total` does so here).  What it returns is
 not private: noise, ledger and decisions stay with who asked.
@@ -22,11 +26,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from armijo._noise import PoissonRows
 from armijo.accounting.budget import FloatArray
 from armijo.data import fixed_point
 from armijo.data.certified import noise_steps, release_bits
@@ -105,6 +110,37 @@ class SumTask:
         return ExactSum(found.integers(bits), bits, certified=True, dtype=found.dtype)
 
 
+@dataclass(frozen=True)
+class NumberTask:
+    """The same for queries with numbers for each row: searches and choices.
+
+    Attributes
+    ----------
+    contributions : callable
+        That of a :class:`armijo.data.query.BoundedQuery`.
+    bound : float
+        The most that a row adds to each number.
+    several : bool
+        Whether there are several numbers for each row, or one.
+    """
+
+    contributions: Callable[[Rows], Contributions]
+    bound: float
+    several: bool = False
+
+    def __call__(self, rows: Rows) -> ExactSum:
+        """Return the exact sums over a block."""
+        found = self.contributions(rows)
+        if self.several:
+            sums = fixed_point.number_sums(found, self.bound)
+        else:
+            sums = [fixed_point.number_sum(found, self.bound)]
+        return ExactSum(torch.tensor(sums, dtype=torch.int64))
+
+
+Task = SumTask | NumberTask
+
+
 def with_norms(rows: Rows, contributions: Contributions) -> Contributions:
     """Return outer products with the norms of their rows, if these are known."""
     if not isinstance(contributions, OuterProduct):
@@ -124,14 +160,15 @@ def with_norms(rows: Rows, contributions: Contributions) -> Contributions:
 class RowBlocks(Protocol):
     """Rows that are asked for totals only: streamed files, or workers' partitions.
 
-    Such a source serves methods whose releases are sums over all rows
-    (:attr:`armijo.methods.base.Method.only_sums`); others are refused before a charge.
+    Such a source serves methods whose releases are sums over rows
+    (:attr:`armijo.methods.base.Method.only_sums`); others are refused before a charge,
+    and so are those that sample rows unless it has an order (:class:`OrderedBlocks`).
     """
 
     def __len__(self) -> int:
         """Return the number of rows, as known when the run began."""
 
-    def total(self, task: SumTask) -> ExactSum:
+    def total(self, task: Task) -> ExactSum:
         """Return the sum of the task over all blocks, each row in exactly one.
 
         If rows changed since the run began, or a block was lost or counted twice, it
@@ -145,6 +182,38 @@ class RowBlocks(Protocol):
         """
 
 
-def block_total(task: SumTask, blocks: Iterable[Rows]) -> ExactSum:
+class Manifest(NamedTuple):
+    """What tells files from others, in their order; nothing of it is public but names.
+
+    Attributes
+    ----------
+    columns : tuple of str
+        The names of the columns.
+    files : tuple
+        Of each file its name, number of rows, bytes and digests.
+    """
+
+    columns: tuple[str, ...]
+    files: tuple[tuple[str, int, int, tuple[str, ...]], ...]
+
+
+@runtime_checkable
+class OrderedBlocks(RowBlocks, Protocol):
+    """Rows with a fixed order, in which they are numbered from zero."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether every pass finds the same row at the same number."""
+
+    def sampled(self, batch: PoissonRows) -> RowBlocks:
+        """Return the rows of a batch, drawn by their numbers."""
+
+
+def is_ordered(blocks: RowBlocks) -> bool:
+    """Say whether rows in blocks can be sampled."""
+    return isinstance(blocks, OrderedBlocks) and blocks.ordered
+
+
+def block_total(task: Task, blocks: Iterable[Rows]) -> ExactSum:
     """Return the sum over blocks, one after the other; there is at least one."""
     return reduce(add, map(task, blocks))

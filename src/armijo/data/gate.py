@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from armijo import _validate
 from armijo._noise import (
     MAX_SCALE,
+    PoissonRows,
     add_gaussian,
     exponential_choice,
-    poisson_sample,
     rounded_gaussian,
     rounded_laplace,
 )
@@ -37,7 +37,16 @@ from armijo.accounting.mechanisms import (
     Subsampled,
 )
 from armijo.data import fixed_point
-from armijo.data.blocks import ExactSum, RowBlocks, SumTask, with_norms
+from armijo.data.blocks import (
+    ExactSum,
+    NumberTask,
+    OrderedBlocks,
+    RowBlocks,
+    SumTask,
+    Task,
+    is_ordered,
+    with_norms,
+)
 from armijo.data.certified import EXACT_NOISE
 from armijo.data.coded import CodedRows
 from armijo.data.distributed import SINGLE, ProcessGroup, number_total
@@ -146,10 +155,7 @@ class PrivateBatch:
         noise = mechanism.noise_scale / query.bound
         if noise == 0:  # nothing to protect by a lattice
             return self._group.total(self._plain(query))
-        exact = self._rows.total(SumTask(query.contributions, query.bound, noise))
-        if self._commit is not None and not isinstance(self._rows, Rows):
-            self._commit(self.number, self._totals, exact)
-            self._totals += 1
+        exact = self._total(SumTask(query.contributions, query.bound, noise))
         steps = exact.steps
         if self._group.size > 1:
             steps = self._group.total(steps.long())
@@ -159,6 +165,14 @@ class PrivateBatch:
             steps = steps.long()
         values = self._noisy_steps(steps.cpu().numpy(), scale, unit, exact.dtype)
         return values.to(steps.device)
+
+    def _total(self, task: Task) -> ExactSum:
+        """Return an exact sum; that of blocks is on record before it is noised."""
+        exact = self._rows.total(task)
+        if self._commit is not None and not isinstance(self._rows, Rows):
+            self._commit(self.number, self._totals, exact)
+            self._totals += 1
+        return exact
 
     def _plain(self, query: BoundedQuery) -> torch.Tensor:
         """Return a sum in floating point, for runs without noise."""
@@ -228,10 +242,10 @@ class PrivateBatch:
         for index, query in enumerate(islice(queries, mechanism.max_queries)):
             if index % _NOISE_BLOCK == 0:  # fresh noise for each query, drawn in blocks
                 noises = draw(query_scale, _NOISE_BLOCK, bits)
-            exact = fixed_point.number_sum(query.contributions(self._held), query.bound)
+            exact = self._total(NumberTask(query.contributions, query.bound))
             public = round(query.offset / query.bound * fixed_point.STEPS)
             noise = int(noises[index % _NOISE_BLOCK])
-            known = number_total(self._group, exact) + public
+            known = number_total(self._group, int(exact.steps[0])) + public
             passes = known + noise >= noisy_threshold
             if self._group.broadcast_bool(partial(bool, passes)):
                 return index
@@ -256,7 +270,8 @@ class PrivateBatch:
         self._check(mechanism, ExponentialMechanism)
         _refuse_excess(self._moves * query.bound, mechanism.sensitivity)
         self._unused.remove(mechanism)
-        sums = fixed_point.number_sums(query.contributions(self._held), query.bound)
+        task = NumberTask(query.contributions, query.bound, several=True)
+        sums = self._total(task).steps.tolist()
         best = max(sums)
         # exp(epsilon u / (2 sensitivity)) with u in steps of bound / STEPS.
         relative = 2 * mechanism.sensitivity / (mechanism.epsilon * query.bound)
@@ -384,7 +399,7 @@ class PrivateDataset:
         if self._group.size > 1:
             _refuse_apart(plan)
         if isinstance(self._source, RowBlocks):
-            _refuse_in_blocks(plan)
+            refuse_in_blocks(plan, self._source)
         self._refuse_changed_length()
         number = self._charge(plan, label)
         randomness = self._randomness.for_charge(number)
@@ -447,12 +462,16 @@ class PrivateDataset:
 
     def _sample(self, sampling_prob: float, randomness: Randomness) -> Rows | RowBlocks:
         """Draw each row independently; an empty batch is a batch like any other."""
-        index = None
-        if isinstance(self._source, RowBlocks):
-            return self._source
+        index, batch = None, None
         if sampling_prob < 1:
-            bits = randomness.stream("sampling")
-            index = poisson_sample(self._length, sampling_prob, bits)
+            batch = PoissonRows(sampling_prob, randomness.row_bits())
+        if isinstance(self._source, RowBlocks):
+            if batch is None:
+                return self._source
+            assert isinstance(self._source, OrderedBlocks)  # others were refused
+            return self._source.sampled(batch)
+        if batch is not None:
+            index = batch.chosen(0, self._length)
         X, y, blank = self._source.take(index)
         if isinstance(self._source, CodedRows | FeatureRows):
             return Rows(X, y, run_cache=self._run_cache if index is None else None)
@@ -497,15 +516,23 @@ def _refuse_apart(plan: BatchPlan) -> None:
             )
 
 
-def _refuse_in_blocks(plan: BatchPlan) -> None:
-    """Refuse what is no noisy sum over all blocks, before it is paid for."""
-    sums = all(isinstance(p, Gaussian) and p.noise_scale > 0 for p in plan.mechanisms)
-    if plan.sampling_prob < 1 or not sums:
+def refuse_in_blocks(plan: BatchPlan, blocks: RowBlocks) -> None:
+    """Refuse what blocks cannot answer, before it is paid for."""
+    if plan.sampling_prob < 1 and not is_ordered(blocks):
         raise ValueError(
-            f"Expected noisy sums over all rows, got {plan!r}: rows in blocks are not "
-            'sampled or searched. Use method="auto", or load the rows into memory. '
-            "Nothing was spent."
+            "Expected rows in a fixed order for a method that samples them, got rows "
+            "that may come in another order at each pass: which of them are in a batch "
+            'could not be told. Use method="auto", give Parquet files, or load the '
+            "rows. Nothing was spent."
         )
+    for part in plan.mechanisms:
+        summed = isinstance(part, Gaussian | AboveThreshold | ExponentialMechanism)
+        if not summed or 0 in part.noise_ratios():
+            raise ValueError(
+                f"Expected noisy sums over rows, got {part!r}: rows in blocks answer "
+                'nothing else. Use method="auto", or load the rows into memory. '
+                "Nothing was spent."
+            )
 
 
 def refuse_unsampleable(plan: BatchPlan) -> None:

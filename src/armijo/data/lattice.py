@@ -140,12 +140,10 @@ class RoundedRows:
         return int(self.X.shape[0]), int(self.X.shape[1])
 
     def __getitem__(self, rows: Any) -> FloatArray:
-        """Return some rows, rounded."""
         blank = None if self.blank is None else self.blank[rows]
         return np.asarray(rounded(self.X[rows], blank))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> FloatArray:
-        """Return all rows."""
         return np.asarray(self[:], dtype=dtype)
 
 
@@ -172,7 +170,6 @@ class CenteredRows:
         return int(self.X.shape[0]), int(self.X.shape[1])
 
     def __getitem__(self, rows: Any) -> FloatArray:
-        """Return some rows, centered, as float64."""
         block = self.X[rows]
         if sparse.issparse(block):
             block = block.toarray()
@@ -182,7 +179,6 @@ class CenteredRows:
             return np.subtract(block, self.center, out=self._room[0][: len(block)])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> FloatArray:
-        """Return all rows, in memory of their own."""
         return np.array(self[:], dtype=dtype)
 
 
@@ -403,7 +399,6 @@ def _exponent(top: FloatArray) -> NDArray[np.int64]:
 
 
 def _largest(block: FloatArray) -> FloatArray:
-    """Return the largest absolute value of each dense row; NaN where there is one."""
     high = block.max(axis=1, initial=0.0)
     return np.asarray(np.maximum(high, -block.min(axis=1, initial=0.0)))
 

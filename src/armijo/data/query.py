@@ -71,7 +71,6 @@ class Rows:
     memory: int | None = None
 
     def __post_init__(self) -> None:
-        """Round the rows of a table."""
         if not self.rounded and (
             isinstance(self.X, np.ndarray) or sparse.issparse(self.X)
         ):
@@ -144,7 +143,6 @@ class Rows:
         return self.cached("parts", lambda: tuple(map(part, numbers)))
 
     def __repr__(self) -> str:
-        """Show nothing of the rows."""
         return "Rows(private)"
 
 

@@ -56,7 +56,6 @@ class ArrayRows:
         self.run_cache: dict[object, Any] = {}
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return int(self._X.shape[0])
 
     def take(self, index: Index) -> Taken:
@@ -114,7 +113,6 @@ class TensorRows:
         self._size = sizes.pop()
 
     def __len__(self) -> int:
-        """Return the number of examples."""
         return self._size
 
     def take(self, index: Index) -> Taken:

@@ -9,7 +9,9 @@ tag of the run key only (:mod:`armijo.training.replay`).
 """
 
 import platform
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from operator import add
@@ -21,7 +23,7 @@ import pyarrow as pa
 import scipy
 import torch
 
-from armijo.data.blocks import ExactSum, RowBlocks, SumTask
+from armijo.data.blocks import ExactSum, RowBlocks, Task
 from armijo.data.query import Rows, Taken
 from armijo.errors import ArmijoError, TableError
 from armijo.tables.cells import shown
@@ -61,6 +63,31 @@ class BlockTable(Protocol):
 
         Parameters are those of :class:`armijo.tables.stream.StreamedRows`.
         """
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EngineTable(ABC):
+    """What tables of all engines have: names, types, and how a block is coded."""
+
+    meta: pd.DataFrame
+    named: bool = True
+    encode: Encode | None = None
+
+    def head(self) -> pd.DataFrame:
+        """Return the names and types of the columns as a frame without rows."""
+        return self.meta.iloc[:0]
+
+    @abstractmethod
+    def rows(
+        self,
+        encode: Encode,
+        *,
+        columns: Sequence[str],
+        cell_bytes: int,
+        features: int = 0,
+        memory: int | None = None,
+    ) -> "EngineRows":
+        """Code all partitions where they lie, for a run."""
 
 
 class Environment(NamedTuple):
@@ -185,7 +212,7 @@ def entry_of(block: Block | Failure) -> tuple[Hashable, Entry] | Failure:
     return block if isinstance(block, Failure) else (block.place, block.entry)
 
 
-def answer(task: SumTask, block: Block | Failure) -> Answer | Failure:
+def answer(task: Task, block: Block | Failure) -> Answer | Failure:
     """Return the sum of a task over a block, in the worker that has it."""
     if isinstance(block, Failure):
         return block
@@ -214,7 +241,7 @@ class EngineRows(RowBlocks):
     def __init__(
         self,
         entries: Iterable[tuple[Hashable, Entry] | Failure],
-        ask: Callable[[SumTask], Iterator[Answer | Failure]],
+        ask: Callable[[Task], Iterator[Answer | Failure]],
     ) -> None:
         self._entries: dict[Hashable, Entry] = {}
         for found in entries:
@@ -238,7 +265,7 @@ class EngineRows(RowBlocks):
         """Return the number of rows at the first pass."""
         return self._n_rows
 
-    def total(self, task: SumTask) -> ExactSum:
+    def total(self, task: Task) -> ExactSum:
         """Return the exact sum over all blocks, each in it exactly once."""
         return reduce(add, self._checked(self._ask(task)))
 
@@ -272,11 +299,27 @@ class EngineRows(RowBlocks):
         """Return the manifest: number of rows and digest of each block, sorted."""
         return tuple(sorted((e.n_rows, e.digest.hex()) for e in self._entries.values()))
 
+    def environments(self) -> tuple[Environment, ...]:
+        """Return what the workers that coded the blocks are, for the run key."""
+        return tuple(sorted({e.environment for e in self._entries.values()}))
 
-_KEPT = (
-    "Nothing of this total was released; what was charged stays charged. Bring the "
-    "rows or workers back and resume."
-)
+
+NOT_RELEASED = "Nothing of this total was released; what was charged stays charged."
+_KEPT = f"{NOT_RELEASED} Bring the rows or workers back and resume."
+
+
+@contextmanager
+def speaking(engine: str, end: str) -> Iterator[None]:
+    """Say what became of the workers in words, without what they hold."""
+    try:
+        yield
+    except ArmijoError:
+        raise
+    except Exception as error:
+        raise ArmijoError(
+            f"Expected workers of {engine} that answer, got {type(error).__name__}; "
+            f"look into their logs. {end}"
+        ) from None
 
 
 def shown_reason(failed: Failure) -> str:

@@ -16,12 +16,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from armijo.data.blocks import SumTask
+from armijo.data.blocks import Task
 from armijo.engines.blocks import (
+    NOT_RELEASED,
     Answer,
     Block,
     Encode,
     EngineRows,
+    EngineTable,
     Failure,
     answer,
     code_block,
@@ -29,11 +31,16 @@ from armijo.engines.blocks import (
     environment,
     failure,
     refuse_environment,
+    speaking,
 )
-from armijo.errors import ArmijoError
+from armijo.engines.files import FilePart, FileParts
+from armijo.errors import ArmijoError, TableError
 from armijo.tables.cells import shown
+from armijo.tables.frames import arrow_to_pandas
 
 _LABELS = "y"
+_SMALL_TASK = 1 << 14  # bytes
+_PATIENCE = 10  # seconds that a scheduler may take to answer
 _MEMORY_SHARE = 0.25  # of the workers' memory, for features that are held
 
 
@@ -53,13 +60,14 @@ def open_dask(X: Any, y: Any) -> tuple["DaskTable", str | None]:
     else:
         head, parts = X._meta, X.to_delayed()
     if y is None or isinstance(y, str):
-        return DaskTable(head, parts, named=not array), y
+        return DaskTable(meta=head, parts=parts, named=not array), y
     name = _LABELS
     while name in head.columns:
         name += "_"
     labels = _labels(parts, X, y)
     head = head.assign(**{name: pd.Series([], dtype=y._meta.dtype)})
-    return DaskTable(head, parts, labels, named=not array), name
+    table = DaskTable(meta=head, parts=parts, labels=labels, named=not array)
+    return table, name
 
 
 def _labels(parts: list[Any], X: Any, y: Any) -> list[Any]:
@@ -80,19 +88,16 @@ def _labels(parts: list[Any], X: Any, y: Any) -> list[Any]:
     return labels
 
 
-@dataclass(frozen=True, eq=False)
-class DaskTable:
-    """A table of Dask: a delayed frame or array for each partition, and its labels."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DaskTable(EngineTable):
+    """A table of Dask: a delayed frame or array for each partition, and its labels.
 
-    meta: pd.DataFrame
+    A partition may also be some of a file, and ``client`` who computes it.
+    """
+
     parts: Sequence[Any]
     labels: Sequence[Any] | None = None
-    named: bool = True
-    encode: Encode | None = None
-
-    def head(self) -> pd.DataFrame:
-        """Return the names and types of the columns as a frame without rows."""
-        return self.meta.iloc[:0]
+    client: Any = None
 
     def rows(
         self,
@@ -106,15 +111,15 @@ class DaskTable:
         """Code all partitions where they lie, for a run."""
         from dask import delayed
 
-        client = connected()
+        client = connected(self.client)
         most = _memory(client) if memory is None else memory
         # Features of single columns, then those with products: both are held.
         held_rows = most / (len(self.parts) * (cell_bytes + 16 * features))
-        code = _Code(encode, tuple(self.meta.columns), tuple(columns), held_rows)
+        code = _Code(encode, self.head(), tuple(columns), held_rows)
         coded, run = delayed(code, pure=False), uuid4().hex
         labels = self.labels or [None] * len(self.parts)
         pairs = enumerate(zip(self.parts, labels, strict=True))
-        with _spoken("Nothing was spent."):
+        with speaking("Dask", "Nothing was spent."):
             blocks = client.compute(
                 [coded(k, *p, dask_key_name=f"armijo-{run}-{k}") for k, p in pairs]
             )
@@ -127,7 +132,7 @@ class _Code:
     """Codes a partition in its worker; what it holds is public."""
 
     encode: Encode
-    names: tuple[str, ...]
+    head: pd.DataFrame
     columns: tuple[str, ...]
     held_rows: float
 
@@ -136,52 +141,95 @@ class _Code:
         try:
             if labels is not None and len(labels) != len(part):
                 return Failure("another number of labels than of rows in a partition")
-            own = self.names if labels is None else self.names[:-1]
-            frame = pd.DataFrame(part, columns=pd.Index(own))
-            if labels is not None:
-                frame = frame.assign(**{self.names[-1]: np.asarray(labels)})
-            frame = frame[list(self.columns)]
+            frame = self._frame(part, labels)
         except Exception as error:  # logged by Dask together with the rows
             return failure(error)
         return code_block(self.encode, place, frame, held_rows=self.held_rows)
 
+    def _frame(self, part: Any, labels: Any) -> pd.DataFrame:
+        """Return the needed columns of a partition."""
+        if isinstance(part, FilePart):
+            return arrow_to_pandas(part.read(self.columns))
+        names = self.head.columns
+        own = names if labels is None else names[:-1]
+        frame = pd.DataFrame(part, columns=own)
+        for name in own:
+            if not _alike(frame[name].dtype, self.head[name].dtype):
+                raise TableError(
+                    f"the type {frame[name].dtype} in a partition for column "
+                    f"{shown(name)}, which its table says is "
+                    f"{self.head[name].dtype}: give all partitions one type"
+                )
+        if labels is not None:
+            frame = frame.assign(**{names[-1]: np.asarray(labels)})
+        return frame[list(self.columns)]
 
-def _ask(
-    client: Any, blocks: Sequence[Any], task: SumTask
-) -> Iterator[Answer | Failure]:
+
+def _alike(own: Any, declared: Any) -> bool:
+    """Say whether cells of both types are read alike.
+
+    A type that follows from the cells lets one row change others: a missing cell makes
+    floats of whole numbers, whose texts are not the same.
+    """
+    kinds = pd.api.types
+    if kinds.is_numeric_dtype(declared) or kinds.is_datetime64_any_dtype(declared):
+        return bool(own == declared)
+    listed = isinstance(declared, pd.CategoricalDtype)
+    if listed or isinstance(own, pd.CategoricalDtype):  # with any categories
+        return listed and isinstance(own, pd.CategoricalDtype)
+    return not kinds.is_numeric_dtype(own) and not kinds.is_datetime64_any_dtype(own)
+
+
+def _ask(client: Any, blocks: Sequence[Any], task: Task) -> Iterator[Answer | Failure]:
     """Send a task to all partitions, and yield the answers as they come."""
     from distributed import as_completed
+    from distributed.protocol.pickle import dumps
 
-    with _spoken("Nothing of this total was released; what was charged stays charged."):
-        # The task is made in a worker, from which others take it; unlike scattered
-        # data it can be made again.
-        sent = client.submit(_received, task, pure=False)
+    with speaking("Dask", NOT_RELEASED):
+        # A small task goes with each partition, which saves a round trip.  A large one
+        # is made in a worker, from which others take it; unlike scattered data it can
+        # be made again.
+        sent = task
+        if len(dumps(task)) > _SMALL_TASK:
+            sent = client.submit(_received, task, pure=False)
         asked = client.map(answer, [sent] * len(blocks), blocks, pure=False)
         for _, found in as_completed(asked, with_results=True):
             yield found
 
 
-def _received(task: SumTask) -> SumTask:
+def _received(task: Task) -> Task:
     """Return a task as it arrived."""
     return task
 
 
+def files_on_dask(files: FileParts, client: Any) -> DaskTable:
+    """Return files as a table whose partitions the workers of a client read."""
+    meta = arrow_to_pandas(files.schema.empty_table())
+    return DaskTable(meta=meta, parts=files.parts, client=client)
+
+
 @contextmanager
-def _spoken(end: str) -> Iterator[None]:
-    """Say what became of the workers in words, without what they hold."""
+def client_of(address: str | None) -> Iterator[Any]:
+    """Connect to a scheduler, or start workers on this machine if none is named."""
     try:
-        yield
-    except ArmijoError:
-        raise
+        from distributed import Client
+
+        local = {"dashboard_address": None} if address is None else {}
+        client = Client(address, timeout=_PATIENCE, **local)
     except Exception as error:
         raise ArmijoError(
-            f"Expected workers of Dask that answer, got {type(error).__name__}; look "
-            f"into their logs. {end}"
+            f"Expected a scheduler of Dask at {shown(address or 'this machine')} (and "
+            f"the extra armijo[dask]), got {type(error).__name__}: "
+            f"{shown(error, most=200)}. Check the address. Nothing was spent."
         ) from None
+    with client:
+        yield client
 
 
-def connected() -> Any:
-    """Return the client of this process, whose workers compute as the driver does.
+def connected(client: Any = None) -> Any:
+    """Return a client whose workers compute as the driver does.
+
+    It is the one of this process if none is given.
 
     Raises
     ------
@@ -192,7 +240,7 @@ def connected() -> Any:
     from distributed import get_client
 
     try:
-        client = get_client()
+        client = get_client() if client is None else client
         found = client.run(environment)
     except Exception as error:
         raise ArmijoError(

@@ -280,6 +280,7 @@ class PrivateTableEstimator(PrivateEstimator):
         frame = self._frame(X, reset=True)
         if isinstance(y, str):
             y, frame = named_column(frame, y), frame.drop(columns=y)
+            self._frame(frame, reset=True)  # y is no feature
         assumed = self._resolve(frame)
         return self._held_rows(frame, y, sample_weight, person), assumed
 

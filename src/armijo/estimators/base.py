@@ -33,6 +33,7 @@ from armijo.plotting import plot_history
 from armijo.training.run import Run
 
 _DEFAULTS = {"epsilon": 1.0, "delta": 1e-5}
+_COLUMNS = {"predict": "prediction", "predict_proba": "probability"}  # of Spark
 UNKNOWN = -1
 """The position of a label that is not among the classes."""
 
@@ -57,7 +58,14 @@ def by_partition(method: Predict) -> Predict:
         wide = "proba" in method.__name__ or (len(classes) > 2 and not labels)
         dtype = classes.dtype if labels else np.dtype(float)
         width = len(classes) if wide else None
-        return predict_blocks(partial(method, sent), X, dtype, width)
+        return predict_blocks(
+            partial(method, sent),
+            X,
+            dtype,
+            width,
+            features=getattr(self, "feature_names_in_", None),
+            column=_COLUMNS.get(method.__name__, "score"),
+        )
 
     return predict  # type: ignore[return-value]
 

@@ -16,7 +16,7 @@ from armijo.data.coded import CodedRows, ColumnInfo
 from armijo.data.query import Taken
 from armijo.errors import TableError
 from armijo.estimators.base import for_loss, positions
-from armijo.tables.cells import listed, shown, suggestion
+from armijo.tables.cells import listed, readable_dates, shown, suggestion
 from armijo.tables.coder import code_column, code_table
 from armijo.tables.columns import Label, Target
 from armijo.tables.linear import encode
@@ -84,7 +84,8 @@ class ClassLabels:
         """Return the place of each label among the classes."""
         if isinstance(self.column, Label):
             return code_column(frame, self.column).astype(np.int64)
-        return positions(column_or_1d(frame[self.column]), self.classes)
+        labels = readable_dates(frame[self.column])
+        return positions(column_or_1d(labels), self.classes)
 
 
 @dataclass(frozen=True, eq=False)

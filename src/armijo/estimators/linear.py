@@ -324,7 +324,7 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
             self.feature_names_in_ = table.feature_names_in_
         if hasattr(table, "model_"):
             self.coef_, self.intercept_ = table.model_.coefficients()
-        self.data_norm_ = None
+        self.data_norm_: float | None = None
         self.table_ = table.set_params(callback=None, random_state=None, ledger=None)
         return self
 

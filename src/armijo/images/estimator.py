@@ -162,11 +162,46 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         -------
         self
         """
+        return self.fit_resumable(X, y, readable=readable)
+
+    def fit_resumable(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        readable: Any = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+    ) -> Self:
+        """Train like :meth:`fit`, with a checkpoint to go on from.
+
+        Parameters
+        ----------
+        X, y, readable : arrays
+            As in :meth:`fit`.
+        checkpoint : path or None
+            Written at the start, every few seconds and when the run ends.  The ledger
+            lies beside it (its name and ``.ledger``) if the estimator names none, and
+            the secret key of the run until the run has ended.
+        resume : bool
+            Whether to go on from the checkpoint and the ledger, with the same images.
+
+        Returns
+        -------
+        self
+        """
         budget = as_budget(None, epsilon=self.epsilon, delta=self.delta)
         seed = as_seed(self.random_state, name="random_state")
         pictures = Pictures(X, self.side)
         y = self._labels(y, len(pictures))
         settings = self._settings(pictures)
+        declared_classes = None if self.classes is None else self.classes_.tolist()
+        files = RunFiles(
+            ledger=self.ledger,
+            checkpoint=checkpoint,
+            resume=resume,
+            named={"features": settings.digest(), "classes": declared_classes},
+        )
         declared = None if self.n_rows is None else _validate.row_count(self.n_rows)
         n_rows = len(pictures) if declared is None else declared
         method = self._method
@@ -191,7 +226,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
             ),
             seed=seed,
             computed=Computed(assumptions=assumed),
-            files=RunFiles(ledger=self.ledger),
+            files=files,
         ).complete(self.callback)
         self._keep(run, made)
         return self

@@ -133,7 +133,7 @@ class Method(ABC, Generic[S]):
     private : bool
         Whether it gives a guarantee at all.
     only_sums : bool
-        Whether all that it asks of rows are noisy sums over all of them, which blocks
+        Whether all that it asks of a batch are noisy sums over its rows, which blocks
         of rows can answer (:class:`armijo.data.blocks.RowBlocks`).
     networks : bool
         Whether its name stands for it among the methods for networks, too.

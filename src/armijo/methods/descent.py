@@ -133,7 +133,6 @@ class Curvature:
         return np.maximum(self.values, 0.0)
 
     def _parts(self, blocks: Tensor) -> tuple[FloatArray, FloatArray]:
-        """Return weights and intercepts (perhaps none) of each class."""
         table, d = blocks.numpy(), self.values.size
         return table[:, :d], table[:, d:]
 
@@ -260,7 +259,6 @@ class Standardization:
         return self.objective.l2 / self.objective.n_features
 
     def _weights(self, point: Tensor) -> Tensor:
-        """Return the point with its intercepts set to zero."""
         blocks = point.reshape(self.objective.outputs, -1).clone()
         blocks[:, self.objective.n_features :] = 0.0
         return blocks

@@ -34,7 +34,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -101,7 +101,6 @@ class SearchState:
         return self.w if self.point is None else self.point
 
     def __post_init__(self) -> None:
-        """Check the public numbers, which may come from a file."""
         _validate.fields(self)
         if self.iterate.shape != self.w.shape:
             raise ValueError(
@@ -155,6 +154,7 @@ class LineSearch(Method[SearchState]):
         of released values only, so that neither costs more.
     """
 
+    only_sums: ClassVar[bool] = True
     gradient_rho: Budgeted | None = None
     search_epsilon: Budgeted | None = None
     expected_steps: Count | None = None

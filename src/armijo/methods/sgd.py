@@ -12,7 +12,7 @@ the replica of earlier papers: as many of the ``steps`` are made as the budget a
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -65,6 +65,7 @@ class DPSGD(SampledBatches[GradientState]):
         Noise of each gradient sum over the clip; None solves it for the budget.
     """
 
+    only_sums: ClassVar[bool] = True
     step_size: Positive | None = None
     max_grad_norm: Positive | None = None
     noise_multiplier: NonNegative | None = None

@@ -398,7 +398,7 @@ class Features:
             before = None  # both are computed at every pass, and share cosines
 
         def fill(part: slice, out: FloatArray) -> None:
-            read = {
+            read: dict[int, Any] = {  # what its own column makes of cells
                 number: self.columns[number].read(
                     table.cells[number][part], places(number, part), orders=orders
                 )

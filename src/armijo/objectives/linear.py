@@ -332,18 +332,17 @@ class LinearObjective(Objective):
 
     def _columns(self, rows: Rows) -> list[tuple[Tensor, Tensor]]:
         """Return each feature: in which rows it is not zero, and its values times y."""
-        return rows.cached_for_run(
-            ("columns", self.fit_intercept), lambda: self._by_column(rows)
-        )
 
-    def _by_column(self, rows: Rows) -> list[tuple[Tensor, Tensor]]:
-        X = rows.X if sparse.issparse(rows.X) else np.asarray(rows.X)
-        table, y = sparse.csc_array(X), self.labels(rows)
-        where = torch.from_numpy(table.indices.astype(np.int64))
-        entries = torch.from_numpy(table.data.astype(np.float64)) * y[where]
-        parts = starmap(slice, pairwise(table.indptr))
-        columns = [(where[part], entries[part]) for part in parts]
-        return columns + [(torch.arange(rows.size), y)] * self.fit_intercept
+        def compute() -> list[tuple[Tensor, Tensor]]:
+            X = rows.X if sparse.issparse(rows.X) else np.asarray(rows.X)
+            table, y = sparse.csc_array(X), self.labels(rows)
+            where = torch.from_numpy(table.indices.astype(np.int64))
+            entries = torch.from_numpy(table.data.astype(np.float64)) * y[where]
+            parts = starmap(slice, pairwise(table.indptr))
+            columns = [(where[part], entries[part]) for part in parts]
+            return columns + [(torch.arange(rows.size), y)] * self.fit_intercept
+
+        return rows.cached_for_run(("columns", self.fit_intercept), compute)
 
     def _values(self, points: Tensor, penalties: FloatArray, rows: Rows) -> FloatArray:
         """Return loss plus penalty of each row at each point."""

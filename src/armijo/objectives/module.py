@@ -3,7 +3,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,8 +45,6 @@ from armijo.objectives.ghost.probe import (
 )
 from armijo.objectives.ghost.strategy import strategy_for
 from armijo.objectives.losses import clipped_losses, loss_drops
-
-Numbers = Callable[[Rows], FloatArray]
 
 
 class _Part(NamedTuple):
@@ -158,28 +155,7 @@ class ModuleObjective(Objective):
         exact = torch.zeros(self.size, dtype=torch.float64, device=w.device)
         total, examples = None, 0
         for part in self._parts(rows):
-
-            def add(
-                out: Tensor, batch: Batch, blank: Tensor, seed: int = part.seed
-            ) -> ExampleLosses:
-                return add_clipped(
-                    self.module,
-                    self.loss,
-                    batch,
-                    out,
-                    clip=clip,
-                    bits=bits,
-                    blank=blank,
-                    seed=seed,
-                    w=w,
-                )
-
-            found, blank = skip_failing(
-                partial(add, exact),
-                *self._prepared(part),
-                attempt=lambda *batch, add=add: add(torch.zeros_like(exact), *batch),
-            )
-            self._keep(part, w, found, blank)
+            self._add(part, w, clip, bits, exact)
             examples += self._part_rows(rows)
             if examples + self._part_rows(rows) > EXACT_EXAMPLES:
                 total = exact.long() if total is None else total.add_(exact.long())
@@ -187,23 +163,29 @@ class ModuleObjective(Objective):
                 examples = 0
         return exact if total is None else total.add_(exact.long())
 
+    def _add(self, part: Rows, w: Tensor, clip: Clip, bits: int, total: Tensor) -> None:
+        how: dict[str, Any] = {"clip": clip, "bits": bits, "seed": part.seed, "w": w}
+
+        def add(batch: Batch, blank: Tensor, out: Tensor = total) -> ExampleLosses:
+            return add_clipped(self.module, self.loss, batch, out, blank=blank, **how)
+
+        found, blank = skip_failing(
+            add,
+            *self._prepared(part),
+            attempt=lambda batch, blank: add(batch, blank, torch.zeros_like(total)),
+        )
+        self._keep(part, w, found, blank)
+
     def _plain(self, rows: Rows, w: Tensor, clip: Clip) -> Tensor:
         """Return the clipped sum in floating point; keep the losses of its passes."""
         total = torch.zeros_like(w)
         for part in self._parts(rows):
+            how: dict[str, Any] = {"clip": clip, "seed": part.seed, "w": w}
 
             def compute(
-                batch: Batch, blank: Tensor, part: Rows = part
+                batch: Batch, blank: Tensor, how: Any = how
             ) -> tuple[Tensor, ExampleLosses]:
-                return plain_sum(
-                    self.module,
-                    self.loss,
-                    batch,
-                    clip=clip,
-                    blank=blank,
-                    seed=part.seed,
-                    w=w,
-                )
+                return plain_sum(self.module, self.loss, batch, blank=blank, **how)
 
             (own, found), blank = skip_failing(compute, *self._prepared(part))
             self._keep(part, w, found, blank)
@@ -222,7 +204,6 @@ class ModuleObjective(Objective):
         return strategy_for(self.module, as_tuple(batch.inputs)).part_rows
 
     def _parts(self, rows: Rows) -> tuple[Rows, ...]:
-        """Return the parts of a batch."""
         return rows.parts(self._part_rows(rows))
 
     def _prepared(self, part: Rows) -> _Part:
@@ -260,11 +241,11 @@ class ModuleObjective(Objective):
         """Ask for the sum of loss drops along ``-step``; see the linear objective."""
 
         def contributions(part: Rows) -> Tensor:
-            before = self._losses(part, w)
+            before = self._found(part, w).losses
             after = self._losses_beside(part, w, step, step_size)
             return loss_drops(before, after, form, clip)
 
-        return BoundedQuery(contributions=self._by_parts(contributions, w), bound=clip)
+        return self._by_parts(contributions, w, clip)
 
     def drops_along(
         self, w: Tensor, step: Tensor, sizes: Sequence[float], *, units: FloatArray
@@ -275,16 +256,14 @@ class ModuleObjective(Objective):
         """
 
         def contributions(part: Rows) -> Tensor:
-            before = self._losses(part, w).double()
+            before = self._found(part, w).losses.double()
             drops = [
                 before - self._losses_beside(part, w, step, size).double()
                 for size in sizes
             ]
             return torch.stack(drops, dim=1) / torch.from_numpy(units).to(before)
 
-        return BoundedQuery(
-            contributions=self._by_parts(contributions, w), bound=math.sqrt(len(sizes))
-        )
+        return self._by_parts(contributions, w, math.sqrt(len(sizes)))
 
     def losses_along(
         self, w: Tensor, step: Tensor, sizes: Sequence[float], *, clip: float
@@ -294,9 +273,7 @@ class ModuleObjective(Objective):
         def contributions(part: Rows) -> Tensor:
             return self._along(part, w, step, sizes, clip) / clip
 
-        return BoundedQuery(
-            contributions=self._by_parts(contributions, w), bound=math.sqrt(len(sizes))
-        )
+        return self._by_parts(contributions, w, math.sqrt(len(sizes)))
 
     def step_scores(
         self, w: Tensor, step: Tensor, step_sizes: Sequence[float], *, clip: float
@@ -306,16 +283,13 @@ class ModuleObjective(Objective):
         def contributions(part: Rows) -> Tensor:
             return 0.5 * clip - self._along(part, w, step, step_sizes, clip)
 
-        return BoundedQuery(
-            contributions=self._by_parts(contributions, w), bound=0.5 * clip
-        )
+        return self._by_parts(contributions, w, 0.5 * clip)
 
     def _along(
         self, part: Rows, w: Tensor, step: Tensor, sizes: Sequence[float], clip: float
     ) -> Tensor:
-        """Return clipped losses, one column for each size."""
         losses = [
-            self._losses(part, w)
+            self._found(part, w).losses
             if size == 0
             else self._losses_beside(part, w, step, size)
             for size in sizes
@@ -336,10 +310,6 @@ class ModuleObjective(Objective):
             self._keep(part, w, *skip_failing(compute, *self._prepared(part)))
             held = part.cache["losses"]
         return held[1]
-
-    def _losses(self, part: Rows, w: Tensor) -> Tensor:
-        """Return the losses at ``w``."""
-        return self._found(part, w).losses
 
     def _losses_beside(
         self, part: Rows, w: Tensor, step: Tensor, size: float
@@ -365,8 +335,10 @@ class ModuleObjective(Objective):
         losses, now = skip_failing(compute, batch, blank)
         return losses.masked_fill(now | losses.isnan(), torch.inf)
 
-    def _by_parts(self, numbers: Callable[[Rows], Tensor], w: Tensor) -> Numbers:
-        """Return the function that computes the numbers of a batch part by part.
+    def _by_parts(
+        self, numbers: Callable[[Rows], Tensor], w: Tensor, bound: float
+    ) -> BoundedQuery:
+        """Ask for the sum of numbers that are computed part by part.
 
         An example that is left out adds 0 to every query: one that is blank, or whose
         loss or gradient at ``w`` is not finite.
@@ -381,7 +353,7 @@ class ModuleObjective(Objective):
         def joined(rows: Rows) -> FloatArray:
             return np.concatenate([of(part) for part in self._parts(rows)])
 
-        return joined
+        return BoundedQuery(contributions=joined, bound=bound)
 
 
 def as_module(objective: Objective) -> ModuleObjective:

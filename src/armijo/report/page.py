@@ -79,6 +79,10 @@ def report_document(
     history = estimator.history_.astype(object)
     privacy = estimator.privacy_
     unit = OF_PERSONS if privacy.guarantee.unit == "person" else OF_ROWS
+    releases, pairs = [], []
+    if isinstance(estimator, PrivateTableEstimator):
+        releases = estimator.releases_.to_dict(orient="records")
+        pairs = [list(pair) for pair in estimator.model_.pairs()]
     return {
         "format": "armijo-report",
         "version": 2,
@@ -92,27 +96,14 @@ def report_document(
             "classes": list(model.classes),
             "n_features": len(model.feature_names),
         },
-        "releases": _releases(estimator),
-        "pairs": [list(pair) for pair in _pairs(estimator)],
+        "releases": releases,
+        "pairs": pairs,
         "schema_digest": model.schema.digest(),
         "settings": {
             name: value for name, value in settings.items() if name not in hidden
         },
         "history": history.where(history.notna(), None).to_dict(orient="records"),
     }
-
-
-def _pairs(estimator: PrivateEstimator) -> tuple[tuple[str, str], ...]:
-    if not isinstance(estimator, PrivateTableEstimator):
-        return ()
-    return estimator.model_.pairs()
-
-
-def _releases(estimator: PrivateEstimator) -> list[dict[str, Any]]:
-    """Return what was released and its share of the budget, where the plan says so."""
-    if not isinstance(estimator, PrivateTableEstimator):
-        return []
-    return estimator.releases_.to_dict(orient="records")
 
 
 def render_html(
@@ -187,7 +178,6 @@ def largest_weights(model: Model, count: int = 12) -> list[tuple[str, str]]:
 
 
 def _shapes(estimator: PrivateEstimator) -> str | None:
-    """Draw the shape of every column, if the model has shapes."""
     if not isinstance(estimator, PrivateTableEstimator):
         return None
     from matplotlib.figure import Figure
@@ -198,7 +188,6 @@ def _shapes(estimator: PrivateEstimator) -> str | None:
 
 
 def _picture(draw: Any, *arguments: Any) -> str:
-    """Draw into a PNG and return it as a data address."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.0, 2.6), layout="constrained")

@@ -56,7 +56,7 @@ def distinct_texts(series: pd.Series) -> tuple[NDArray[np.intp], list[str]]:
 
 
 def _factorized(series: pd.Series) -> tuple[NDArray[np.intp], NDArray[Any]]:
-    cells: pd.Series | NDArray[np.object_] = series
+    cells: pd.Series | NDArray[np.object_] = readable_dates(series)
     if series.dtype == object:
         # As Python objects, True and 1 are equal and lists have no hash: compare texts.
         pairs = zip(series, series.isna(), strict=True)
@@ -64,6 +64,22 @@ def _factorized(series: pd.Series) -> tuple[NDArray[np.intp], NDArray[Any]]:
         cells = np.array(texts, dtype=object)
     codes, distinct = pd.factorize(cells)
     return codes, np.asarray(distinct)
+
+
+def readable_dates(series: pd.Series) -> pd.Series:
+    """Return dates without those that have no text, which would raise for all rows."""
+    kind = series.dtype
+    if isinstance(kind, pd.ArrowDtype) and pa.types.is_date(kind.pyarrow_dtype):
+        return series.mask(_far(to_dates(series)[0], "0001", "9999-12-31"))
+    if isinstance(kind, pd.DatetimeTZDtype):
+        utc = series.dt.tz_convert(None).dt.as_unit("s").to_numpy()
+        ends = ("1678", "2262") if kind.unit == "ns" else ("0001-01-02", "9999-12-31")
+        return series.mask(_far(utc, *ends))
+    return series
+
+
+def _far(moments: NDArray[np.datetime64], low: str, high: str) -> NDArray[np.bool_]:
+    return (moments < np.datetime64(low)) | (moments > np.datetime64(high))
 
 
 def to_numbers(series: pd.Series) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -129,8 +145,7 @@ def to_dates(series: pd.Series) -> tuple[NDArray[np.datetime64], NDArray[np.bool
         if series.dt.tz is not None:
             utc = series.dt.tz_convert(None).to_numpy(dtype="datetime64[s]")
             # A time zone has no clock there, and would raise for all rows.
-            far = (utc < np.datetime64("0002")) | (utc > np.datetime64("9998"))
-            series = series.mask(far).dt.tz_localize(None)
+            series = series.mask(_far(utc, "0002", "9998")).dt.tz_localize(None)
         return series.to_numpy(dtype="datetime64[s]"), fits
     codes, distinct = _factorized(series)
     parsed = [_moment(str(cell).strip()) for cell in distinct]

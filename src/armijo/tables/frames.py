@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import TypeAdapter, ValidationError
 
 from armijo.errors import TableError
@@ -78,30 +79,93 @@ def to_frame(X: Any) -> pd.DataFrame:
 
 
 def arrow_to_pandas(table: pa.Table) -> pd.DataFrame:
-    """Return an Arrow table with types that keep its cells exact."""
+    """Return an Arrow table with types that keep its cells exact, each by itself."""
     try:
+        nested = {}
         for place, field in enumerate(table.schema):
-            plain = _plain_type(field.type)
-            if plain != field.type:
-                column = table.column(place).cast(plain)
-                table = table.set_column(place, field.name, column)
+            column = table.column(place)
+            if pa.types.is_nested(_value_type(field.type)):
+                # As pandas has them, one cell's null makes numbers in others floats.
+                nested[place] = column.to_pylist()
+                column = pa.nulls(len(column))
+            table = table.set_column(place, field.name, _plain_column(column))
         # Notes in a file are not needed to read it, and could be anything.
         table = table.replace_schema_metadata(None)
-        return table.to_pandas(types_mapper=_EXACT_TYPES.get)
+        frame = table.to_pandas(types_mapper=_EXACT_TYPES.get)
+        for place, cells in nested.items():
+            frame.isetitem(place, pd.Series(cells, dtype=object))
+        return frame
     except (pa.ArrowException, ValueError, LookupError, OverflowError) as error:
+        # Not what it says, which may be a cell.
+        kinds = listed(dict.fromkeys(table.schema.types))
         raise TableError(
-            f"Expected columns of numbers, text and dates, got {shown(error, most=200)}"
-            "; write the table as CSV."
+            f"Expected columns of numbers, text and dates, got the types {kinds} and "
+            f"an error of type {type(error).__name__}; write the table as CSV."
         ) from None
 
 
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the same cells that pandas has too."""
+def _value_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the same cells in a type that pandas has too; an unfit one is missing."""
+    kind = column.type
     if pa.types.is_decimal(kind):
-        return pa.float64()
-    if pa.types.is_dictionary(kind) and _is_view(kind.value_type):
-        return pa.dictionary(pa.int32(), pa.large_string())
-    return pa.large_string() if _is_view(kind) else kind
+        return column.cast(pa.float64())
+    if pa.types.is_date64(kind):
+        return column.cast(pa.date32(), safe=False)
+    if pa.types.is_time(kind):
+        return _times(column)
+    if _is_view(_value_type(kind)):
+        column = column.cast(
+            pa.dictionary(pa.int32(), pa.large_string())
+            if pa.types.is_dictionary(kind)
+            else pa.large_string()
+        )
+    column = decoded(column)
+    return _unique_levels(column) if pa.types.is_dictionary(kind) else column
+
+
+def _times(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return times of a day to the microsecond."""
+    exact = column.cast(pa.time64("ns"), safe=False).cast(pa.int64())
+    micros = pc.divide(exact, 1000)
+    within = pc.and_(pc.greater_equal(exact, 0), pc.less(micros, 86_400_000_000))
+    return pc.if_else(within, micros, None).cast(pa.time64("us"))
+
+
+def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column without texts that are none: a file may hold any bytes."""
+    kind = _value_type(column.type)
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return column
+    try:
+        column.validate(full=True)
+        return column
+    except pa.ArrowInvalid:
+        cells = column.cast(kind).cast(pa.large_binary())
+        texts = pa.chunked_array([[_text(cell) for cell in cells.to_pylist()]], kind)
+        return texts.dictionary_encode() if kind != column.type else texts
+
+
+def _text(cell: bytes | None) -> str | None:
+    try:
+        return None if cell is None else cell.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _unique_levels(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a dictionary in which no level is missing or comes twice."""
+    for chunk in column.chunks:
+        levels = chunk.dictionary
+        absent = pc.any(pc.is_null(levels, nan_is_null=True)).as_py()
+        if absent or len(pc.unique(levels)) < len(levels):
+            cells = column.cast(column.type.value_type)
+            absent = pc.is_null(cells, nan_is_null=True)
+            return pc.if_else(absent, None, cells).dictionary_encode()
+    return column
 
 
 def _is_view(kind: pa.DataType) -> bool:

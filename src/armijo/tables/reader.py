@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from armijo.errors import TableError
 from armijo.tables.cells import listed, shown
-from armijo.tables.frames import arrow_to_pandas
+from armijo.tables.frames import arrow_to_pandas, decoded
 
 PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 ROW_BORDERS = "quoted line breaks mark the borders of the rows correctly"
@@ -124,6 +124,8 @@ def _read_parquet(path: Path) -> pa.Table:
     try:
         with pa.parquet.ParquetFile(path) as file:
             table = file.read()
+        for place, field in enumerate(table.schema):
+            table = table.set_column(place, field.name, decoded(table.column(place)))
         # What a damaged file yields may be unfit to touch.
         table.validate(full=True)
     except (pa.ArrowException, ValueError, OSError, MemoryError) as error:

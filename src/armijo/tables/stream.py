@@ -20,13 +20,16 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from armijo.data.blocks import ExactSum, SumTask, block_total
+from armijo._noise import PoissonRows
+from armijo.data.blocks import ExactSum, Manifest, Task, block_total
 from armijo.data.integer_rows import free_memory
 from armijo.data.query import Rows, Taken
 from armijo.errors import ArmijoError, TableError
@@ -66,6 +69,8 @@ class Piece:
         Returns what changes when the piece does, without reading it.
     digests : callable or None
         Returns digests of its content; None where that is not known.
+    ordered : bool
+        Whether its rows come in the same order each time.
     """
 
     name: str
@@ -74,6 +79,7 @@ class Piece:
     read: Read
     stamp: Callable[[], object] = field(default=lambda: None)
     digests: Callable[[], tuple[str, ...]] | None = None
+    ordered: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,51 +216,105 @@ class StreamedRows:
         most = free_memory() if memory is None else memory
         self.plan = MemoryPlan.of(self._n_rows, cell_bytes, features, most, height)
         self._stamps = [piece.stamp() for piece in table.pieces]
-        self._held: list[Any] | None = None
+        self._most, self._row_bytes = most, cell_bytes + _ROW_BYTES
+        self._held: list[tuple[int, Any]] | None = None
 
     def __len__(self) -> int:
         """Return the number of rows when the run began."""
         return self._n_rows
 
-    def total(self, task: SumTask) -> ExactSum:
+    @property
+    def ordered(self) -> bool:
+        """Whether every pass finds the same row at the same number."""
+        return all(piece.ordered for piece in self._table.pieces)
+
+    def total(self, task: Task) -> ExactSum:
         """Return the exact sum over all blocks, read in the order of the files."""
-        if self._held is not None:
-            return block_total(task, map(self._rows, self._held))
+        return block_total(task, self.blocks())
+
+    def sampled(self, batch: PoissonRows) -> "SampledRows":
+        """Return the rows of a batch; they are numbered in the order of the files."""
+        return SampledRows(self, batch)
+
+    def blocks(self, batch: PoissonRows | None = None) -> Iterator[Rows]:
+        """Yield the rows of each block, or those that are in a batch."""
+        first = 0
+        for height, block in self._read() if self._held is None else self._held:
+            chosen = None if batch is None else batch.chosen(first, height)
+            yield self._rows(block, chosen)
+            first += height
+
+    def _read(self) -> Iterator[tuple[int, Any]]:
+        """Yield height and content of each block, coded if it is kept for the run."""
         for piece, stamp in zip(self._table.pieces, self._stamps, strict=True):
             if piece.stamp() != stamp:
                 raise _changed(piece.name)
-        held: list[Any] = []
-        exact = block_total(task, map(self._rows, self._read(held)))
+        held: list[tuple[int, Any]] = []
+        for frame in self._table.frames(self._columns, self.plan.height):
+            block: Any = frame
+            if self.plan.keeps_cells:
+                block = self._encode(frame)
+                if self.plan.keeps_features:  # with a cache that lasts for the run
+                    block = Rows(block.X, block.y, run_cache={}, memory=self.plan.held)
+                held.append((len(frame), block))
+            yield len(frame), block
         if self.plan.keeps_cells:
             self._held = held
-        return exact
 
-    def _read(self, held: list[Any]) -> Iterator[Any]:
-        for frame in self._table.frames(self._columns, self.plan.height):
-            block: Any = self._encode(frame)
-            if self.plan.keeps_features:  # with a cache that lasts for the run
-                block = Rows(block.X, block.y, run_cache={}, memory=self.plan.held)
-            if self.plan.keeps_cells:
-                held.append(block)
-            yield block
-
-    def _rows(self, block: Any) -> Rows:
+    def _rows(self, block: Any, chosen: NDArray[np.int64] | None) -> Rows:
+        if isinstance(block, pd.DataFrame):  # each row is coded by itself
+            block = self._encode(block if chosen is None else block.iloc[chosen])
+        elif chosen is not None:
+            X, y, rounded = block.X[chosen], block.y[chosen], isinstance(block, Rows)
+            return Rows(X, y, rounded=rounded, memory=self.plan.held)
         if isinstance(block, Rows):
             return block
         return Rows(block.X, block.y, memory=self.plan.held)
 
-    def parts(self) -> tuple[Any, ...] | None:
-        """Return the manifest: name, rows, size and digests of each piece, in order.
+    def keeps(self, n_rows: float) -> bool:
+        """Say whether so many coded rows may be kept in memory."""
+        return n_rows * self._row_bytes <= self._most
 
-        None where a piece has no digests, such as a query.
-        """
+    def parts(self) -> Manifest | None:
+        """Return the manifest of the pieces; None where one has no digests."""
         manifest = []
         for piece in self._table.pieces:
             if piece.digests is None:
                 return None
             entry = piece.name, piece.n_rows, piece.n_bytes, piece.digests()
             manifest.append(entry)
-        return (tuple(self._table.schema.names), tuple(manifest))
+        return Manifest(tuple(self._table.schema.names), tuple(manifest))
+
+
+class SampledRows:
+    """The rows of one batch of a streamed table, drawn by their numbers.
+
+    A batch that is asked a second time is kept from then on, if it fits: searches ask
+    often, and which rows are in it does not change.
+    """
+
+    def __init__(self, rows: StreamedRows, batch: PoissonRows) -> None:
+        self._rows, self._batch, self._asked = rows, batch, 0
+        self._keeps = rows.keeps(batch.sampling_prob * len(rows))
+        self._held: list[Rows] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of rows that are drawn from."""
+        return len(self._rows)
+
+    def total(self, task: Task) -> ExactSum:
+        """Return the exact sum over the rows of the batch."""
+        self._asked += 1
+        if self._held is not None:
+            return block_total(task, self._held)
+        blocks: Iterable[Rows] = self._rows.blocks(self._batch)
+        if self._keeps and self._asked > 1:
+            blocks = self._held = list(blocks)
+        return block_total(task, blocks)
+
+    def parts(self) -> Manifest | None:
+        """Return what tells the table from others."""
+        return self._rows.parts()
 
 
 @dataclass(frozen=True)
@@ -345,21 +405,25 @@ def _from_polars(frame: Any) -> StreamedTable:
     n_rows = int(frame.select(polars.len()).collect().item())
     empty = frame.head(0).collect().to_arrow()
     size = n_rows * 8 * len(empty.schema)
-    return StreamedTable(empty.schema, (Piece("the lazy frame", n_rows, size, read),))
+    piece = Piece("the lazy frame", n_rows, size, read, ordered=False)
+    return StreamedTable(empty.schema, (piece,))
 
 
 def _from_duckdb(relation: Any) -> StreamedTable:
+    def reader(of: Any, height: int) -> pa.RecordBatchReader:
+        # The second name is that of versions before 1.5.
+        opened = getattr(of, "to_arrow_reader", None) or of.fetch_arrow_reader
+        return opened(height)
+
     def read(names: Sequence[str], height: int) -> Iterable[pa.RecordBatch]:
         quoted = ('"' + name.replace('"', '""') + '"' for name in names)
-        found: Iterable[pa.RecordBatch] = relation.project(
-            ", ".join(quoted)
-        ).fetch_arrow_reader(height)
-        return found
+        return reader(relation.project(", ".join(quoted)), height)
 
-    n_rows = int(relation.aggregate("count(*)").fetchone()[0])
-    schema = relation.limit(0).fetch_arrow_reader(1).schema
+    n_rows = int(relation.aggregate("count(*)").fetchall()[0][0])
+    schema = reader(relation.limit(0), 1).schema
     size = n_rows * 8 * len(schema)
-    return StreamedTable(schema, (Piece("the relation", n_rows, size, read),))
+    piece = Piece("the relation", n_rows, size, read, ordered=False)
+    return StreamedTable(schema, (piece,))
 
 
 def _from_dataset(dataset: ds.Dataset) -> StreamedTable:
@@ -405,7 +469,7 @@ def find_stream(
     """
     text = os.fspath(path)
     if "://" in text:
-        filesystem, inside = pafs.FileSystem.from_uri(text)
+        filesystem, inside = _opened(text)
         return _of_files(_remote_files(filesystem, inside), None, text)
     local = pafs.LocalFileSystem()
     if Path(text).is_dir():
@@ -422,6 +486,18 @@ def find_stream(
     else:
         return None
     return _of_files([(str(p), local, None) for p in found], None, text)
+
+
+def _opened(address: str) -> tuple[pafs.FileSystem, str]:
+    """Return the file system of an address, and the path inside it."""
+    try:
+        filesystem, inside = pafs.FileSystem.from_uri(address)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise TableError(
+            f"{address}: Expected an address that pyarrow can open, such as s3://, "
+            f"gs:// or hdfs://, got {shown(error, most=200)}. Nothing was spent."
+        ) from None
+    return filesystem, inside
 
 
 def _remote_files(
@@ -453,9 +529,17 @@ def _of_files(
             f"{text}: Expected Parquet files, got none: nothing matches. Check the "
             "path. Nothing was spent."
         )
-    pieces = []
+    pieces, seen = [], set[str]()
     whole = schema
     for path, filesystem, fragment in files:
+        local = isinstance(filesystem, pafs.LocalFileSystem)
+        place = os.path.realpath(path) if local else path
+        if place in seen:
+            raise TableError(
+                f"{path}: Expected each file once, got it twice: its rows would count "
+                "twice. Leave one out. Nothing was spent."
+            )
+        seen.add(place)
         own, piece = _parquet(path, filesystem, fragment, schema)
         whole = own if whole is None else whole
         _refuse_other_schema(path, own, files[0][0], whole, partitioned=bool(schema))
@@ -469,6 +553,12 @@ def _refuse_other_schema(
     path: str, own: pa.Schema, first: str, whole: pa.Schema, *, partitioned: bool
 ) -> None:
     """Refuse a file whose columns or types are not those of the first."""
+    twice = [name for name in own.names if own.names.count(name) > 1]
+    if twice:
+        raise TableError(
+            f"{path}: Expected different names of columns, got {shown(twice[0])} "
+            "twice; rename one. Nothing was spent."
+        )
     missing = [name for name in whole.names if name not in own.names]
     extra = [name for name in own.names if name not in whole.names]
     if (missing and not partitioned) or extra:
@@ -491,12 +581,14 @@ def _parquet(
     path: str, filesystem: pafs.FileSystem, fragment: Any, schema: pa.Schema | None
 ) -> tuple[pa.Schema, Piece]:
     """Return the schema and the rows of a Parquet file, from its metadata."""
-    size = filesystem.get_file_info(path).size
-    if not size:
+    info = filesystem.get_file_info(path)
+    if not info.size:
+        found = "an empty file" if info.type == pafs.FileType.File else "no file"
         raise TableError(
-            f"{path}: Expected a Parquet file, got an empty file; remove it or write "
-            "it again. Nothing was spent."
+            f"{path}: Expected a Parquet file, got {found}; remove it or write it "
+            "again. Nothing was spent."
         )
+    size = info.size
     try:
         with filesystem.open_input_file(path) as source:
             file = pq.ParquetFile(source)

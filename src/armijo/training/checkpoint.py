@@ -276,7 +276,6 @@ def read_checkpoint(path: str | os.PathLike[str]) -> bytes:
 
 
 def _unreadable(path: object, error: Exception) -> ArmijoError:
-    """Say that a file is no checkpoint, with the first line of why."""
     reason = (str(error) or type(error).__name__).splitlines()[0][:300]
     return ArmijoError(
         f"{path} is not a checkpoint of this version ({reason}); nothing was spent and "

@@ -23,9 +23,10 @@ import os
 import platform
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from torch import Tensor
 
 from armijo._files import NEW, sync_folder, write_synced
 from armijo.accounting.ledger import Ledger
-from armijo.data.blocks import RowBlocks
+from armijo.data.blocks import Manifest, RowBlocks
 from armijo.data.sources import RowSource
 from armijo.errors import ArmijoError, LedgerError, RechargeWarning
 from armijo.methods.base import State, StepRecord
@@ -51,6 +52,7 @@ Fingerprint = Mapping[str, object]
 """What a key is made for, by the name that messages give it."""
 
 _TAG_BYTES = 16
+_NAMED = 5  # files that an error names
 _BLOCK = 1 << 23  # bytes of a table that are in memory at a time
 _PLAIN = (type(None), bool, int, float, str)
 _THREADS = ("OMP_", "MKL_", "OPENBLAS_", "BLIS_", "ATEN_", "KMP_")
@@ -66,6 +68,7 @@ class RunKey:
     def __init__(self, path: str, secret: bytes, made_for: Mapping[str, str]) -> None:
         self._path, self._secret = path, secret
         self._made_for = dict(made_for)
+        self._files: list[tuple[str, str]] = []
         self._results: dict[str, str] = {}
 
     @classmethod
@@ -75,11 +78,13 @@ class RunKey:
         destroy_key(place)
         key = cls(place, fresh_key(), {})
         key._made_for = {name: key.tag(name, fact) for name, fact in facts.items()}
+        key._files = [key._file_tags(one) for one in _files(facts)]
         document = {
             "format": FORMAT,
             "version": VERSION,
             "secret": key._secret.hex(),
             "made_for": key._made_for,
+            "files": key._files,
         }
         try:
             write_synced(place, json.dumps(document).encode(), NEW)
@@ -100,6 +105,9 @@ class RunKey:
                 return None
             secret = bytes.fromhex(document["secret"])
             key = cls(place, secret, dict(document["made_for"].items()))
+            key._files = [
+                (str(name), str(entry)) for name, entry in document.get("files", ())
+            ]
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -140,6 +148,25 @@ class RunKey:
             if name not in facts
             or self.tag(name, facts[name]) != self._made_for.get(name)
         ]
+
+    def changed_files(self, facts: Fingerprint) -> list[str]:
+        """Say which files are not those the key was made for, and how.
+
+        Only tags are kept, so what is gone can be counted and not named.
+        """
+        known, found = dict(self._files), _files(facts)
+        said = []
+        for file in found:
+            name, entry = self._file_tags(file)
+            if name not in known:
+                said.append(f"{file[0]} was added")
+            elif known[name] != entry:
+                said.append(f"{file[0]} was changed")
+            known.pop(name, None)
+        return said + [f"{len(known)} were removed or renamed"] * bool(known)
+
+    def _file_tags(self, file: tuple[Any, ...]) -> tuple[str, str]:
+        return self.tag("file name", file[0]), self.tag("file", file)
 
     def commit(self, charge: int, result: object) -> None:
         """Put the result of a step on record before anybody sees it.
@@ -305,17 +332,44 @@ class ReplayableRun:
         self._ledger = str(ledger.header["run"])
         if past is not None:
             _refuse_other_ledger(ledger, past)
+        if self._path is not None and self._facts is not None:
+            self._key = resume_key(self._path, ledger, self._facts, past)
+
+    @cached_property
+    def _facts(self) -> Fingerprint | None:
+        """What a key is made for; None where rows cannot be told from others."""
         parts = self._source.parts()
-        if self._path is None or parts is None:
-            return
-        facts = {
+        if parts is None:
+            return None
+        facts: dict[str, object] = {
             "the rows": parts,
             "the settings": self._settings,
             "libraries, threads or machine": machine(),
         }
-        if isinstance(self._source, RowBlocks) and past is not None:
-            _refuse_other_rows(self._path, facts)
-        self._key = resume_key(self._path, ledger, facts, past)
+        workers = getattr(self._source, "environments", None)
+        if workers is not None:
+            facts["the workers"] = workers()
+        return facts
+
+    def refuse_other_rows(self) -> None:
+        """Refuse to go on with rows that lie elsewhere and are not those of the start.
+
+        Rows in memory came from who resumes; those of files or workers may have changed
+        behind their back.
+        """
+        if not isinstance(self._source, RowBlocks) or self._path is None:
+            return
+        key = RunKey.load(self._path)
+        if key is None or self._facts is None:
+            return
+        if "the rows" in key.changed(self._facts):
+            files = key.changed_files(self._facts)
+            shown = "; ".join(files[:_NAMED] + ["..."] * (len(files) > _NAMED))
+            raise ArmijoError(
+                "Expected the rows that the run began with, got others: "
+                f"{shown or 'the order or the partitions are not the same'}. Bring the "
+                "files back and resume, or begin a new run. Nothing was spent."
+            )
 
     @property
     def randomness(self) -> Randomness:
@@ -346,19 +400,10 @@ class ReplayableRun:
             self._key = None
 
 
-def _refuse_other_rows(path: Path, facts: Fingerprint) -> None:
-    """Refuse to go on with rows that lie elsewhere and are not those of the start.
-
-    Rows in memory came from who resumes; those of files or workers may have changed
-    behind their back.
-    """
-    key = RunKey.load(path)
-    if key is not None and "the rows" in key.changed(facts):
-        raise ArmijoError(
-            "Expected the rows that the run began with, got others: a file was "
-            "changed, added or removed since then. Bring the files back and resume, or "
-            "begin a new run. Nothing was spent."
-        )
+def _files(facts: Fingerprint) -> Sequence[tuple[Any, ...]]:
+    """Return the files that rows are read from, if they are."""
+    rows = facts.get("the rows")
+    return rows.files if isinstance(rows, Manifest) else ()
 
 
 def _refuse_other_ledger(ledger: Ledger, past: Checkpoint) -> None:

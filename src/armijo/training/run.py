@@ -40,7 +40,7 @@ from armijo.accounting.mechanisms import Mechanism, Subsampled
 from armijo.accounting.paper import PaperAccountant
 from armijo.data.blocks import RowBlocks
 from armijo.data.distributed import SINGLE, ProcessGroup
-from armijo.data.gate import PrivateDataset
+from armijo.data.gate import PrivateDataset, refuse_in_blocks
 from armijo.data.sources import RowSource
 from armijo.errors import BudgetExceeded, Diverged, LedgerError
 from armijo.methods.additive import Additive
@@ -108,7 +108,6 @@ class RunFiles:
     ready: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a checkpoint that could not be written once steps are paid."""
         _validate.path(ledger=self.ledger, checkpoint=self.checkpoint)
         _validate.boolean(resume=self.resume)
         if self.every is not None:
@@ -218,13 +217,14 @@ class Run:
         described_objective = None
         if isinstance(objective, LinearObjective | AdditiveObjective):
             described_objective = objective  # all of it is public settings
-        _refuse_unfit(method, objective, accounting)
+        _refuse_unfit(method, objective, accounting, method.relation or relation)
         _refuse_source(method, source, self._group)
-        _refuse_exchange(objective, method.relation or relation)
         problem = Problem(objective=described_objective, n_rows=n_rows)
         self.method = method.calibrate(budget, problem)
         self._refuse_cut()
         start = self.method.init(objective.start())
+        if isinstance(source, RowBlocks):
+            refuse_in_blocks(self.method.plan(start), source)
         past = self._past(start) if self._files.resume else None
         self.records = [] if past is None else past.records
         self.evaluations = [] if past is None else past.evaluations
@@ -249,6 +249,8 @@ class Run:
                 (self._named, budget, method, described, described_objective, code),
                 repeats=repeats,
             )
+            if past is not None:
+                self._replay.refuse_other_rows()
         self._position = start if past is None else past.state, 0
         if self._files.ready is not None:
             self._refuse_used_up()  # what is there stays as it is
@@ -293,14 +295,12 @@ class Run:
         return PrivacyStatement.of(self.accountant)
 
     def __repr__(self) -> str:
-        """Name the method, the guarantee and how many steps were made."""
         return (
             f"{type(self).__name__}({self.method!r}, {self.accountant.guarantee}, "
             f"steps_made={len(self.records)})"
         )
 
     def __iter__(self) -> Steps:
-        """Make the steps that are left, one record each."""
         steps = self._steps()
         _OPEN[steps] = self._process
         return steps
@@ -476,12 +476,19 @@ class Run:
         )
 
 
-def _refuse_unfit(method: Method[Any], objective: Objective, accounting: str) -> None:
-    name = type(method).__name__
-    if isinstance(objective, AdditiveObjective) and not isinstance(method, Additive):
+def _refuse_unfit(
+    method: Method[Any], objective: Objective, accounting: str, relation: Neighboring
+) -> None:
+    name, coded = type(method).__name__, isinstance(objective, AdditiveObjective)
+    if coded and not isinstance(method, Additive):
         raise ValueError(
             f"Expected the additive method for a coded table, got {name}; give arrays, "
             "or leave the method out. Nothing was spent."
+        )
+    if coded and relation is Neighboring.REPLACE_ONE:
+        raise ValueError(
+            "Expected the add-remove or zero-out relation for a coded table, got "
+            "replace-one: its noise is for one row more or less. Nothing was spent."
         )
     classes = getattr(objective, "outputs", 1)
     if classes > 1 and not method.multi_class:
@@ -498,24 +505,14 @@ def _refuse_unfit(method: Method[Any], objective: Objective, accounting: str) ->
         )
 
 
-def _refuse_exchange(objective: Objective, relation: Neighboring) -> None:
-    """Refuse to exchange rows of a coded table: a row's bound is that of one row."""
-    exchange = relation is Neighboring.REPLACE_ONE
-    if exchange and isinstance(objective, AdditiveObjective):
-        raise ValueError(
-            "Expected the add-remove or zero-out relation for a coded table, got "
-            "replace-one: its noise is for one row more or less. Nothing was spent."
-        )
-
-
 def _refuse_source(method: Method[Any], source: RowSource, group: ProcessGroup) -> None:
     """Refuse a method that asks for more than where the rows lie can answer."""
     name = type(method).__name__
     if isinstance(source, RowBlocks) and not method.only_sums:
         raise ValueError(
-            f"Expected a method that only sums over all rows, got {name}, which "
-            "samples or searches them: rows that do not lie in memory cannot serve it. "
-            'Use method="auto", or load the rows. Nothing was spent.'
+            f"Expected a method that only sums over rows, got {name}: rows that do not "
+            'lie in memory cannot serve it. Use method="auto", or load the rows. '
+            "Nothing was spent."
         )
     if group.size > 1 and isinstance(method, OneShot):
         raise ValueError(

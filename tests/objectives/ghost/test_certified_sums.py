@@ -22,7 +22,7 @@ from armijo.data.certified import (
     release_bits,
 )
 from armijo.data.query import Rows
-from armijo.objectives.ghost import conv, grads, int8, strategy
+from armijo.objectives.ghost import grads, int8, strategy
 from armijo.objectives.module import ModuleObjective
 from tests.objectives.ghost.oracle import LAYERS, batch_of, cross_entropy, model_of
 
@@ -135,7 +135,7 @@ def test_the_same_on_coarse_lattices_and_without_kept_gradients(
 ):
     monkeypatch.setattr(strategy, "_KEPT_NUMBERS", 1 << 25 if keeps else 0)
     monkeypatch.setattr(grads, "BLOCK", 100)
-    monkeypatch.setattr(conv, "_COPIED", 100)
+    monkeypatch.setattr(grads, "_COPIED_NUMBERS", 100)
     objective, x, y = made(name, 40)
     assert_rows_are_all(objective, x, y, (0, 20, 39), bits=bits)
 

@@ -10,6 +10,7 @@ from armijo.objectives.ghost import int8
 @pytest.fixture(autouse=True)
 def untried(monkeypatch):
     monkeypatch.setattr(int8, "_tried", {})
+    monkeypatch.setattr(int8, "_has_vnni", lambda: True)  # slower, and as exact
 
 
 def factors(rows, left, right, seed=0):
@@ -112,3 +113,11 @@ def test_each_shape_and_number_of_threads_is_tried_once(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
     int8.product(*factors(64, 4, 6))
     assert len(tries) == 4
+
+
+def test_without_vnni_products_are_in_float64(monkeypatch):
+    monkeypatch.setattr(int8, "_has_vnni", lambda: False)
+    monkeypatch.setattr(torch, "_int_mm", None)
+    V, U = factors(70, 6, 5)
+    assert torch.equal(int8.product(V, U), exact(V, U))
+    assert not int8._tried

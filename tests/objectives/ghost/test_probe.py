@@ -90,11 +90,7 @@ MIXING = {
         lambda s, t: cross_entropy(s, t) / torch.bincount(t, minlength=3)[t],
         CLASSES,
     ),
-    "targets": (
-        lambda: model(1),
-        lambda s, t: (s[:, 0] - t + t.mean()) ** 2,
-        NUMBERS,
-    ),
+    "targets": (lambda: model(1), lambda s, t: (s[:, 0] - t + t.mean()) ** 2, NUMBERS),
     "same class": (
         model,
         lambda s, t: (s @ s.T * (t[:, None] == t[None])).sum(1),
@@ -170,11 +166,7 @@ SEPARATE = {
         lambda s, t: cross_entropy(s, t[0]) * t[1],
         (CLASSES, NUMBERS),
     ),
-    "random": (
-        model,
-        lambda s, t: cross_entropy(s + torch.randn_like(s), t),
-        CLASSES,
-    ),
+    "random": (model, lambda s, t: cross_entropy(s + torch.randn_like(s), t), CLASSES),
     "yes and no": (
         lambda: model(1),
         lambda s, t: torch.where(t, s[:, 0] ** 2, s[:, 0].abs()),

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from armijo.objectives.ghost import clipped_gradient_sum, losses_at, vmap_fallback
+from armijo.objectives.ghost import clipped_gradient_sum, engine, losses_at
 from armijo.objectives.ghost.params import flat_parameters
 from armijo.objectives.ghost.strategy import strategy_for
 from tests.objectives.ghost.oracle import (
@@ -100,14 +100,14 @@ def test_chunks_bound_the_gradients_that_are_held(name, monkeypatch):
     module, x = made(name)
     whole = clipped_gradient_sum(module, cross_entropy, (x, targets()), clip=0.1)
     heights = []
-    mapped = vmap_fallback._mapped
+    mapped = engine._mapped
 
     def watched(single, values, chunk, plan, seed):
         heights.append(len(chunk.targets))
         return mapped(single, values, chunk, plan, seed)
 
-    monkeypatch.setattr(vmap_fallback, "_mapped", watched)
-    monkeypatch.setattr(vmap_fallback, "_CHUNK_NUMBERS", 3 * whole.total.numel())
+    monkeypatch.setattr(engine, "_mapped", watched)
+    monkeypatch.setattr(engine, "_CHUNK_NUMBERS", 3 * whole.total.numel())
     chunked = clipped_gradient_sum(module, cross_entropy, (x, targets()), clip=0.1)
     assert heights == [3, 3, 1]
     assert relative_error(chunked.total, whole.total) < 1e-12

@@ -6,9 +6,7 @@
 :mod:`~.strategy`         which way a module goes, after a try; the size of parts
 :mod:`~.layers`           two passes that are captured; what they mean for a layer
 :mod:`~.grads`            norms and integers from such factors
-:mod:`~.conv`             the same for convolutions
 :mod:`~.int8`             exact products of integer factors
-:mod:`~.vmap_fallback`    any other module, through torch.func in chunks
 :mod:`~.probe`            whether an example's numbers depend on the others
 :mod:`~.guards`           batches, refusals, buffers, masks, examples that raise
 :mod:`~.params`           a module's parameters as one flat vector, and back

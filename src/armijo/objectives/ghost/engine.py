@@ -4,19 +4,24 @@
 One forward and one backward pass leave the inputs and output gradients of every layer.
 From them come estimates of the norm of each example's gradient over all parameters
 together, the weights of the examples, and integers that are certified and added.
+
+Modules with layers that have no rule are differentiated example by example, batched by
+torch.func where it can, in chunks: memory holds the gradients of one chunk and not
+those of the batch.  Batched kernels run there too: it is no isolation of examples.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
 
 from armijo import _validate
 from armijo.data.certified import FINEST_BITS, shares
-from armijo.objectives.ghost import vmap_fallback
 from armijo.objectives.ghost.grads import Gradients, Materialized, blocks, joined
 from armijo.objectives.ghost.guards import (
     Batch,
@@ -25,6 +30,7 @@ from armijo.objectives.ghost.guards import (
     as_tuple,
     batch_size,
     check_losses,
+    each_tensor,
     kept_buffers,
     repeated,
 )
@@ -42,6 +48,9 @@ Clipping = Literal["norm", "automatic"]
 
 AUTOMATIC_SHIFT = 0.01
 """The constant that keeps small gradients small (Bu et al. 2022, AUTO-S)."""
+
+# Numbers that the gradients of a chunk may have, and the most examples in one.
+_CHUNK_NUMBERS, _CHUNK_EXAMPLES = 1 << 24, 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,21 +176,18 @@ def add_clipped(
         Where to compute, as a flat vector; the module itself keeps its parameters.
         None is at these.
     """
-    strategy = strategy_for(module, as_tuple(batch.inputs))
-    found = [_nothing(batch, strategy, w)]
+    task = Task.of(module, loss, batch, seed)
     # A later chunk may raise: what was added before must then be forgotten.
-    total = out if strategy.captured else torch.zeros_like(out)
-    for rows, gradients, losses, first in _passes(
-        module, loss, batch, strategy, seed, w
-    ):
+    total = out if task.strategy.captured else torch.zeros_like(out)
+    found = []
+    for rows, gradients, losses, first in _passes(task, w):
         own = None if blank is None else blank[rows]
         with torch.no_grad():
             gradients = joined(gradients)
-            weights, kept, squares = _weights(
-                gradients, losses, clip, own, strategy.keeps
-            )
+            keep = task.strategy.keeps
+            weights, kept, squares = _weights(gradients, losses, clip, own, keep)
             parts = shares(squares, weights, clip.bound, bits)
-            places = _places(gradients, strategy, total)
+            places = _places(gradients, task.strategy, total)
             for one, share, place in zip(
                 gradients.values(), parts, places, strict=True
             ):
@@ -189,7 +195,7 @@ def add_clipped(
         found.append(ExampleLosses(losses, kept, first))
     if total is not out:
         out += total
-    return _joined(found)
+    return _joined(task, found)
 
 
 def plain_sum(
@@ -203,75 +209,103 @@ def plain_sum(
     w: Tensor | None = None,
 ) -> tuple[Tensor, ExampleLosses]:
     """Return the clipped sum in the precision of the module: for runs without noise."""
-    strategy = strategy_for(module, as_tuple(batch.inputs))
-    total, found = strategy.zeros(), [_nothing(batch, strategy, w)]
-    for rows, gradients, losses, first in _passes(
-        module, loss, batch, strategy, seed, w
-    ):
+    task = Task.of(module, loss, batch, seed)
+    total, found = task.strategy.zeros(), []
+    for rows, gradients, losses, first in _passes(task, w):
         own = None if blank is None else blank[rows]
         with torch.no_grad():
-            weights, kept, _ = _weights(gradients, losses, clip, own, strategy.keeps)
+            keep = task.strategy.keeps
+            weights, kept, _ = _weights(gradients, losses, clip, own, keep)
             weights = weights.to(total.dtype)
-            places = _places(gradients, strategy, total)
+            places = _places(gradients, task.strategy, total)
             for one, (place,) in zip(gradients.values(), places, strict=True):
                 for part in blocks(one.examples, one.size):
                     formed = one.formed(part).flatten(1)
                     formed = formed.where(kept[part, None], 0.0)
                     place.view(-1).add_(weights[part] @ formed)
         found.append(ExampleLosses(losses, kept, first))
-    return total, _joined(found)
+    return total, _joined(task, found)
 
 
-def _nothing(
-    batch: Batch, strategy: CaptureStrategy, w: Tensor | None
-) -> ExampleLosses:
-    """Return what no examples leave, after a check that all tensors fit."""
-    batch_size(batch)
-    if w is not None:
-        matching(strategy.parameters, w)
-    none = strategy.parameters[0].new_zeros(0)
-    return ExampleLosses(none, none.bool(), {})
+class Task(NamedTuple):
+    """What a pass is made of: a module, a loss, and examples that fit together."""
+
+    module: nn.Module
+    loss: Loss
+    batch: Batch
+    strategy: CaptureStrategy
+    seed: int | None
+    examples: int
+
+    @classmethod
+    def of(
+        cls, module: nn.Module, loss: Loss, batch: Batch, seed: int | None
+    ) -> "Task":
+        """Return the task, refusing tensors that do not agree on the examples."""
+        strategy = strategy_for(module, as_tuple(batch.inputs))
+        return cls(module, loss, batch, strategy, seed, batch_size(batch))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the examples are."""
+        return as_tuple(self.batch.inputs)[0].device
+
+    @contextmanager
+    def at(self, w: Tensor | None) -> Iterator[None]:
+        """Compute with the numbers of ``w``, or with the module's own."""
+        own = self.strategy.parameters
+        moved = nullcontext() if w is None else swapped(matching(own, w), w)
+        with moved, kept_buffers(self.module, self.loss):
+            yield
+
+    def capture(self) -> tuple[Capture, Any, Tensor]:
+        """Run both passes; return what they leave, the output, and the losses."""
+        capture = Capture(self.examples)
+        with (
+            repeated(self.seed, self.device),
+            capture_activations(self.strategy.layers, capture),
+        ):
+            output = self.module(*as_tuple(self.batch.inputs))
+            losses = check_losses(self.loss(output, self.batch.targets), self.examples)
+            backward(losses, capture, self.strategy.parameters)
+        return capture, output, losses.detach()
+
+    def each_gradient(self) -> Iterator[tuple[Tensor, ...]]:
+        """Yield the flat gradients and the losses of a chunk of examples at a time."""
+        gradient = grad_and_value(lambda *one: _one_loss(self, *one))
+
+        def single(*one: Any) -> tuple[Tensor, ...]:
+            gradients, value = gradient(*one)
+            return torch.cat([g.reshape(-1) for g in gradients.values()]), value
+
+        return _chunks(self, single)
 
 
-def _joined(found: list[ExampleLosses]) -> ExampleLosses:
+def _joined(task: Task, found: list[ExampleLosses]) -> ExampleLosses:
     """Return what several passes leave as one."""
+    if not found:
+        none = task.strategy.parameters[0].new_zeros(0)
+        return ExampleLosses(none, none.bool(), {})
     losses = torch.cat([one.losses for one in found])
     kept = torch.cat([one.kept for one in found])
     return ExampleLosses(losses, kept, found[-1].first)
 
 
-class _Pass(NamedTuple):
-    """Which examples a pass took, and their gradients and losses."""
-
-    rows: slice
-    gradients: Gradients
-    losses: Tensor
-    first: FirstOutputs
+_Pass = tuple[slice, Gradients, Tensor, FirstOutputs]
+"""Which examples a pass took, and their gradients and losses."""
 
 
-def _passes(
-    module: nn.Module,
-    loss: Loss,
-    batch: Batch,
-    strategy: CaptureStrategy,
-    seed: int | None,
-    w: Tensor | None,
-) -> Iterator[_Pass]:
+def _passes(task: Task, w: Tensor | None) -> Iterator[_Pass]:
     """Yield the passes over a batch: one, or one for each chunk without rules."""
-    examples = batch_size(batch)
-    if examples == 0:
-        return
-    with at_parameters(strategy, w), torch.enable_grad(), kept_buffers(module, loss):
-        if strategy.captured:
-            capture, losses = _captured(module, loss, batch, strategy, seed)
-            yield _Pass(slice(None), capture.gradients(), losses, capture.first)
+    with task.at(w), torch.enable_grad():
+        if task.examples and task.strategy.captured:
+            capture, _, losses = task.capture()
+            yield slice(None), capture.gradients(), losses, capture.first
             return
         start = 0
-        for flat, losses in vmap_fallback.each_gradient(
-            module, loss, batch, strategy, seed
-        ):
+        for flat, losses in task.each_gradient():
             rows = slice(start, start + len(losses))
-            yield _Pass(rows, {(): Materialized(flat)}, losses.detach(), {})
+            yield rows, {(): Materialized(flat)}, losses.detach(), {}
             start = rows.stop
 
 
@@ -282,34 +316,6 @@ def _places(
     parts = views(strategy.parameters, flat)
     places = dict(zip(strategy.parameters, parts, strict=True))
     return [[places[p] for p in parameters] or [flat] for parameters in gradients]
-
-
-def at_parameters(
-    strategy: CaptureStrategy, w: Tensor | None
-) -> AbstractContextManager[None]:
-    """Compute with the numbers of ``w``, or with the module's own."""
-    if w is None:
-        return nullcontext()
-    return swapped(matching(strategy.parameters, w), w)
-
-
-def _captured(
-    module: nn.Module,
-    loss: Loss,
-    batch: Batch,
-    strategy: CaptureStrategy,
-    seed: int | None,
-) -> tuple[Capture, Tensor]:
-    """Run both passes; return what they leave, and the losses."""
-    inputs = as_tuple(batch.inputs)
-    capture = Capture(len(inputs[0]))
-    with (
-        repeated(seed, inputs[0].device),
-        capture_activations(strategy.layers, capture),
-    ):
-        losses = check_losses(loss(module(*inputs), batch.targets), capture.examples)
-        backward(losses, capture, strategy.parameters)
-    return capture, losses.detach()
 
 
 def _weights(
@@ -350,17 +356,16 @@ def losses_at(
     >>> losses_at(module, lambda s, y: s[:, 0] - y, batch, torch.ones(2))
     tensor([7.])
     """
-    batch = Batch(*batch)
-    inputs = as_tuple(batch.inputs)
-    strategy = strategy_for(module, inputs)
-    if batch_size(batch) == 0:
+    task = Task.of(module, loss, Batch(*batch), seed)
+    if task.examples == 0:
         return w.new_zeros(0)
-    with at_parameters(strategy, w), torch.no_grad(), kept_buffers(module, loss):
-        if not strategy.captured:
-            return vmap_fallback.losses_of(module, loss, batch, strategy, seed)
-        with repeated(seed, inputs[0].device):
-            losses = loss(module(*inputs), batch.targets)
-        return check_losses(losses, batch_size(batch))
+    with task.at(w), torch.no_grad():
+        if not task.strategy.captured:
+            parts = _chunks(task, lambda *one: (_one_loss(task, *one),))
+            return torch.cat([losses for (losses,) in parts])
+        with repeated(seed, task.device):
+            output = module(*as_tuple(task.batch.inputs))
+            return check_losses(loss(output, task.batch.targets), task.examples)
 
 
 def losses_along(
@@ -383,8 +388,7 @@ def losses_along(
     same batch, and ``b`` its output at ``step``.  In a perceptron on images that
     product is most of a loss.
     """
-    strategy = strategy_for(module, as_tuple(batch.inputs))
-    with at_parameters(strategy, step), torch.no_grad(), kept_buffers(module):
+    with Task.of(module, loss, batch, seed).at(step), torch.no_grad():
         change = {layer: layer(value) for layer, (value, _, _) in first.items()}
     known = {
         layer: (output, change[layer])
@@ -427,3 +431,69 @@ def _answered(
     finally:
         for layer in known:
             layer.__dict__.pop("forward", None)
+
+
+_Values = dict[str, Tensor]
+_Single = Callable[[_Values, Tensors, Tensors], tuple[Tensor, ...]]
+"""From parameters by name, the input and the target of one example."""
+
+
+def _one_loss(task: Task, values: _Values, inputs: Tensors, targets: Tensors) -> Tensor:
+    """Return the loss of one example as a function of the parameters."""
+    one = each_tensor(Batch(inputs, targets), lambda tensor: tensor.unsqueeze(0))
+    output = functional_call(task.module, values, as_tuple(one.inputs))
+    return check_losses(task.loss(output, one.targets), 1)[0]
+
+
+def _chunks(task: Task, single: _Single) -> Iterator[tuple[Tensor, ...]]:
+    """Yield what a function gives of all examples of a chunk, with masks of its own."""
+    named = task.module.named_parameters()  # in the order of the flat vector
+    values = {name: p.detach() for name, p in named if p.requires_grad}
+    height = min(max(1, _CHUNK_NUMBERS // task.strategy.size), _CHUNK_EXAMPLES)
+    for start in range(0, task.examples, height):
+        chunk = each_tensor(task.batch, itemgetter(slice(start, start + height)))
+        seed = None if task.seed is None else task.seed + start
+        yield _mapped(single, values, chunk, task.strategy, seed)
+
+
+def _mapped(
+    single: _Single,
+    values: _Values,
+    chunk: Batch,
+    strategy: CaptureStrategy,
+    seed: int | None,
+) -> tuple[Tensor, ...]:
+    """Apply a function to every example of a chunk, batched if torch.func can."""
+    first = as_tuple(chunk.inputs)[0]
+    if strategy.vectorized is None:
+        strategy.vectorized = _can_batch(single, values, chunk)
+    if strategy.vectorized:
+        with repeated(seed, first.device):
+            return _batched(single, values, chunk)
+    results = []
+    for number in range(len(first)):
+        one = each_tensor(chunk, itemgetter(number))
+        # Masks of its own: how many numbers one example draws may depend on it.
+        with repeated(None if seed is None else seed + number, first.device):
+            results.append(single(values, *one))
+    return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+
+
+def _batched(single: _Single, values: _Values, chunk: Batch) -> tuple[Tensor, ...]:
+    batched = vmap(single, in_dims=(None, 0, 0), randomness="different")
+    found: tuple[Tensor, ...] = batched(values, *chunk)
+    return found
+
+
+def _can_batch(single: _Single, values: _Values, chunk: Batch) -> bool:
+    """Say whether torch.func takes two blank examples; some layers have no such form.
+
+    Real examples must not decide that: one of them could send all others another way.
+    """
+    two = each_tensor(chunk, lambda one: one.new_zeros(2, *one.shape[1:]))
+    try:
+        with repeated(0, as_tuple(chunk.inputs)[0].device):
+            _batched(single, values, two)
+    except RuntimeError:
+        return False
+    return True

@@ -206,7 +206,6 @@ def _changed(held: list[_Held]) -> list[str]:
 
 
 def _name(held: _Held, key: str) -> str:
-    """Return the name of a layer's buffer inside the whole module."""
     names = {id(layer): name for name, layer in held.part.named_modules()}
     prefix = names[id(held.layer)]
     return f"{prefix}.{key}" if prefix else key
@@ -226,18 +225,14 @@ def _same(buffer: Tensor | None, copy: Tensor | None) -> bool:
     """Compare values; what is no number equals itself."""
     if buffer is None or copy is None:
         return buffer is copy
-    if _kind(buffer) != _kind(copy) or buffer.grad_fn is not None:
+    kinds = {(one.shape, one.dtype, one.device, one.layout) for one in (buffer, copy)}
+    if len(kinds) > 1 or buffer.grad_fn is not None:
         return False
     return all(
         torch.equal(one, other)
         or bool(((one == other) | ((one != one) & (other != other))).all())
         for one, other in zip(_numbers(buffer), _numbers(copy), strict=True)
     )
-
-
-def _kind(tensor: Tensor) -> tuple[object, ...]:
-    """Return what tensors have in common that can be compared."""
-    return tensor.shape, tensor.dtype, tensor.device, tensor.layout
 
 
 def _numbers(tensor: Tensor) -> tuple[Tensor, ...]:

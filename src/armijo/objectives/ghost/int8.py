@@ -12,7 +12,8 @@ added in int32, each at a quarter of the cost of one in float32.  All of it stay
 pairs of products in int16, where they saturate without a word: a hole in the guarantee.
 So each shape is tried before its first use, in the layout and on the threads that will
 be used, with the largest numbers in all signs, against float64.  The first difference,
-or error, sends this process to float64 for good.
+or error, sends this process to float64 for good.  Processors without VNNI use float64
+from the start: what torch has for them in place of such kernels took 30 times as long.
 """
 
 import torch
@@ -26,6 +27,7 @@ _BASE = 256
 _ROW_STEP = 64  # examples are padded to a multiple: few shapes are to be tried
 _COLUMN_STEP = 16  # measured, 800 columns take half the time of 785
 _tried: dict[tuple[int, ...], bool] = {}
+_has_vnni = getattr(torch.cpu, "_is_vnni_supported", bool)
 
 
 ASSUMPTION = "int8 products: each shape checked against float64 before its first use"
@@ -70,7 +72,7 @@ def _joined(left: Tensor, right: Tensor) -> Tensor:
 
 def _usable(*shape: int) -> bool:
     """Say whether products of this shape are right here; try them the first time."""
-    if not all(_tried.values()):
+    if not _has_vnni() or not all(_tried.values()):
         return False
     key = (*shape, torch.get_num_threads())
     if key not in _tried:

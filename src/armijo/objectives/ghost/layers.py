@@ -14,7 +14,7 @@ that the layers are not the whole gradient.
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from armijo.errors import UnsupportedModule
-from armijo.objectives.ghost.conv import ConvGrad, geometry
 from armijo.objectives.ghost.grads import (
     BiasGrad,
+    ConvGrad,
     EmbeddingGrad,
     Gradients,
     Materialized,
@@ -60,17 +60,14 @@ def rule_for(layer: nn.Module) -> Rule | None:
     """
     for kind, function in _RULES.items():
         if isinstance(layer, kind):
-            same = type(layer).forward is kind.forward and _same_helpers(layer, kind)
+            same = all(
+                getattr(type(layer), name, None) is getattr(kind, name, None)
+                for name in ("forward", "_conv_forward")
+            )
             known = {name for name, _ in layer.named_parameters(recurse=False)}
             plain = "forward" not in layer.__dict__ and known <= {"weight", "bias"}
             return function if same and plain and _is_plain(layer) else None
     return None
-
-
-def _same_helpers(layer: nn.Module, kind: type[nn.Module]) -> bool:
-    """Say whether a convolution's inner function is the original as well."""
-    name = "_conv_forward"
-    return getattr(type(layer), name, None) is getattr(kind, name, None)
 
 
 def _is_plain(layer: nn.Module) -> bool:
@@ -78,11 +75,6 @@ def _is_plain(layer: nn.Module) -> bool:
     if isinstance(layer, nn.Embedding):
         return layer.max_norm is None and not layer.scale_grad_by_freq
     return True
-
-
-def _over_places(gradient: Tensor) -> Tensor:
-    """Sum (B, T, d) over its places."""
-    return gradient[:, 0] if gradient.shape[1] == 1 else gradient.sum(1)
 
 
 @register_layer(nn.Linear)
@@ -98,9 +90,7 @@ def _linear(layer: Any, value: Tensor, gradient: Tensor) -> LayerGrads:
 def _convolution(layer: Any, value: Tensor, gradient: Tensor) -> LayerGrads:
     """Any stride, padding, dilation and number of groups."""
     bias = Materialized(gradient.flatten(2).sum(2))
-    if value.dim() == 3:
-        value, gradient = value.unsqueeze(2), gradient.unsqueeze(2)
-    return {"weight": ConvGrad(geometry(layer), value, gradient), "bias": bias}
+    return {"weight": ConvGrad(layer, value, gradient), "bias": bias}
 
 
 @register_layer(nn.Embedding)
@@ -118,21 +108,19 @@ def _layer_norm(layer: Any, value: Tensor, gradient: Tensor) -> LayerGrads:
     """Scale and shift of every normalized coordinate."""
     shape = layer.normalized_shape
     scale = gradient * functional.layer_norm(value, shape, eps=layer.eps)
-    sums = [t.reshape(t.shape[0], -1, *shape) for t in (scale, gradient)]
-    return {name: Materialized(_over_places(t)) for name, t in _named(sums)}
+    by_place = (t.reshape(t.shape[0], -1, *shape) for t in (scale, gradient))
+    return _named(t[:, 0] if t.shape[1] == 1 else t.sum(1) for t in by_place)
 
 
 @register_layer(nn.GroupNorm)
 def _group_norm(layer: Any, value: Tensor, gradient: Tensor) -> LayerGrads:
     """Scale and shift of every channel."""
     scale = gradient * functional.group_norm(value, layer.num_groups, eps=layer.eps)
-    sums = [t.reshape(*t.shape[:2], -1).sum(2) for t in (scale, gradient)]
-    return {name: Materialized(t) for name, t in _named(sums)}
+    return _named(t.reshape(*t.shape[:2], -1).sum(2) for t in (scale, gradient))
 
 
-def _named(sums: list[Tensor]) -> list[tuple[str, Tensor]]:
-    """Name the gradients of scale and shift."""
-    return list(zip(("weight", "bias"), sums, strict=True))
+def _named(sums: Iterable[Tensor]) -> LayerGrads:
+    return dict(zip(("weight", "bias"), map(Materialized, sums), strict=True))
 
 
 @dataclass(frozen=True)

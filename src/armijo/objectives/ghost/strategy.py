@@ -88,7 +88,6 @@ def strategy_for(module: nn.Module, inputs: tuple[Tensor, ...]) -> CaptureStrate
 
 
 def _state(module: nn.Module, inputs: tuple[Tensor, ...]) -> list[object]:
-    """Return what a strategy depends on."""
     state: list[object] = [(x.shape[1:], x.dtype, x.device) for x in inputs]
     for layer in every_layer(module):
         state += (id(layer), layer.training)
@@ -174,7 +173,6 @@ def _tried(
 
 
 def _capture(module: nn.Module, layers: list[Layer], made: list[Tensor]) -> Capture:
-    """Capture passes over synthetic examples."""
     capture = Capture(len(made[0]))
     with (
         repeated(1, made[0].device),
@@ -196,7 +194,6 @@ def _pass_single(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
 
 
 def _close(found: Tensor, expected: Tensor) -> bool:
-    """Compare relative to the largest number."""
     scale = expected.abs().max().item() if expected.numel() else 0.0
     return torch.allclose(found, expected, rtol=0.0, atol=_TOLERANCE * scale)
 
@@ -215,9 +212,15 @@ def synthetic_batch(module: nn.Module, like: Tensor, examples: int) -> Tensor:
     shape = (examples, *like.shape[1:])
     if like.is_floating_point():
         return torch.rand(shape, dtype=like.dtype, device=like.device)
-    tables = [m.num_embeddings for m in module.modules() if isinstance(m, nn.Embedding)]
-    most = min(tables, default=2)
+    last = last_place(module)
+    most = 2 if last is None else last + 1
     return torch.randint(most, shape, device=like.device).to(like.dtype)
+
+
+def last_place(module: nn.Module) -> int | None:
+    """Return the last place of the smallest embedding, if there is one."""
+    tables = [m.num_embeddings for m in module.modules() if isinstance(m, nn.Embedding)]
+    return min(tables) - 1 if tables else None
 
 
 def output_tensors(output: Any, examples: int) -> list[Tensor]:
