@@ -137,3 +137,22 @@ def test_a_changed_model_file_is_refused(fit, tmp_path):
             load_model(path)
     path.write_text(text)
     assert json.loads(json.dumps(load_model(path).to_dict())) == document
+
+
+@pytest.mark.parametrize("kind", ["logistic", "svm"])
+def test_a_linear_model_learns_scales_where_bounds_lack(kind, armijo, fit, tmp_path):
+    age = np.random.default_rng(0).integers(18, 90, 2000)
+    label = np.where(age > 50, "yes", "no")
+    columns = (Numeric("age"), Label("y", ("no", "yes")))
+    files = written(tmp_path, columns, pd.DataFrame({"age": age, "y": label}))
+    assert fit("--model", kind, "--json", **files).code == 0
+    run = tmp_path / "run"
+    assert parsed(armijo("verify", run, "--json"))["faults"] == []
+    model = load_model(run / "model.json")
+    frame = pd.DataFrame({"age": age})
+    assert (model.predict(frame) == label).mean() > 0.9
+    if kind == "svm":
+        with pytest.raises(TableError, match="got one of scores"):
+            model.predict_proba(frame)
+    refused = fit("--model", kind, "--method", "sgd", out="other", **files)
+    assert refused.code != 0 and "low and high of every number" in refused.err

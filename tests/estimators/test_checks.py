@@ -31,13 +31,13 @@ BLANKS = {
 }
 EXPECTED = {PrivateClassifier: WEIGHTS, PrivateRegressor: WEIGHTS | BLANKS}
 QUICK = (  # of models of tables; the others are slow together
-    "check_do_not_raise_errors_in_init_or_set_param",
+    "check_estimator_cloneable",
     "check_parameters_default_constructible",
     "check_mixin_order",
     "check_sample_weights_pandas_series",
     "check_requires_y_none",
     "check_n_features_in_after_fitting",
-    "check_dataframe_column_names_consistency",
+    "check_no_attributes_set_in_init",
     "check_fit1d",
 )
 
@@ -68,7 +68,7 @@ def checks_of_tables():
 
 @pytest.mark.filterwarnings("ignore::armijo.errors.PrivacyLeakWarning")
 @pytest.mark.filterwarnings("ignore::armijo.errors.ModelWarning")
-@pytest.mark.parametrize(("estimator", "check"), checks_of_tables())
+@pytest.mark.parametrize(("estimator", "check"), list(checks_of_tables()))
 def test_scikit_learn_of_tables(estimator, check):
     check(estimator)
 

@@ -56,6 +56,7 @@ from armijo.methods.base import (
 from armijo.methods.descent import (
     FACTORS,
     FIRST_STEP,
+    SMALLEST_DAMPING,
     Curvature,
     Descent,
     IntegerSpace,
@@ -103,6 +104,9 @@ PAIRS_FROM = 3000.0  # rows over noise from which products are worth their noise
 ONE_PHASE, TWO_PHASES = (30,), (12, 24)  # steps
 AVERAGED = {1: (0.5,), 2: (0.25, 0.5)}  # of the steps, whose iterates are averaged
 CAUTION = {1: 1.0, 2: 1.5}  # of the damping
+# Least damping of the regression that chooses products: columns that say nearly the
+# same share their effect, where a smaller one would give them large opposite ones.
+CHOICE_DAMPING = 0.01
 MOST_MOMENTS = 2048  # features beyond which second moments are not measured
 FEW_FEATURES = 1024  # that cosines of numeric columns may lead to
 MOST_NOISE = 1.3  # in a score, where there are no products
@@ -418,6 +422,7 @@ class Additive(Method[AdditiveState]):
         part = 1.0 if count == 1 else (FIRST_PHASE, 1 - FIRST_PHASE)[phase]
         moments = MOMENT_SHARES[count][phase] if self._measured else 0.0
         searches = SEARCH_SHARE * part
+        chooses = self.objective.regression and count == 2 and phase == 0
         return Descent(
             noise=self._noise,
             n_rows=self._n_rows,
@@ -428,6 +433,7 @@ class Additive(Method[AdditiveState]):
             searches=searches,
             caution=CAUTION[count],
             most_noise=MOST_NOISE if count == 1 else math.inf,
+            least_damping=CHOICE_DAMPING if chooses else SMALLEST_DAMPING,
             slope=RESIDUAL_SLOPE if self.objective.regression else 1.0,
         )
 

@@ -388,6 +388,8 @@ class Descent:
         What the damping is multiplied by.
     most_noise : float
         The most noise that all steps together may leave in the score of a row.
+    least_damping : float
+        The least damping, however small the noise.
     slope : float
         Size of the loss's usual slopes, in those of a logistic loss.
     """
@@ -402,6 +404,7 @@ class Descent:
     intercept: bool = True
     caution: float = 1.0
     most_noise: float = math.inf
+    least_damping: float = SMALLEST_DAMPING
     slope: float = 1.0
 
     def released(self, share: float, sensitivity: float = 1.0) -> Gaussian:
@@ -471,7 +474,7 @@ class Descent:
         """What is added to the second moments before they are inverted."""
         d = self.n_features
         most = min(SCORE_NOISE / math.sqrt(d), self.most_noise)
-        damping = max(self._held_back(most), SMALLEST_DAMPING) * self.caution
+        damping = max(self._held_back(most) * self.caution, self.least_damping)
         if not self.moments:
             return damping
         noise = self.released(self.moments).noise_scale / self.n_rows
