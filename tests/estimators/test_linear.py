@@ -334,7 +334,7 @@ def one_class():
         ({"classes": [1]}, one_class, "two classes"),
         ({}, lambda: (table()[0], table()[1].astype(str)), "type of the classes"),
         ({}, lambda: (np.zeros((0, 3)), np.zeros(0)), "0 sample"),
-        ({}, lambda: (table()[0], table()[1][:-1]), "inconsistent"),
+        ({}, lambda: (table()[0], table()[1][:-1]), "a label for each row"),
         (READ, lambda: (table()[0], table()[0][:, 0]), "Unknown label type"),
         ({"epsilon": 0.0}, table, "epsilon > 0"),
         ({"epsilon": -1.0}, table, "epsilon > 0"),

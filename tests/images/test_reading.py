@@ -131,7 +131,7 @@ def test_files_that_are_no_images_are_refused(tmp_path):
     with pytest.raises(TableError, match="found \\['other'\\]"):
         load_images(tmp_path / "b.npz")
     np.savez(tmp_path / "c.npz", x=np.zeros((3, 16, 16)), y=np.zeros(2))
-    with pytest.raises(TableError, match="2 labels"):
+    with pytest.raises(TableError, match=r"^Expected as many labels as images"):
         load_images(tmp_path / "c.npz")
     (tmp_path / "t.csv").write_text("1,2")
     with pytest.raises(TableError, match="a folder"):

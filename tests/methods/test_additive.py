@@ -329,7 +329,7 @@ class TestRefusals:
             ({"class_weight": [1.0, 2.0]}, "class_weight"),
             ({"class_weight": "even"}, "class_weight"),
             ({"n_classes": 3}, "two classes"),
-            ({"loss": "hinge"}, "loss"),
+            ({"loss": "absolute"}, "loss"),
             ({"columns": ()}, "columns"),
             ({"l2": -1.0}, "l2"),
             ({"target_bounds": (1.0, 1.0)}, "low < high"),
@@ -392,7 +392,7 @@ class TestCodedRows:
         for weight in (np.ones(2), np.ones((3, 1)), np.ones(())):
             with pytest.raises(ValueError, match="a weight for each row"):
                 CodedRows(table, np.ones(3), weight)
-        with pytest.raises(ValueError, match="columns of one length"):
+        with pytest.raises(ValueError, match="as many cells in each column"):
             CodedTable(COLUMNS[:2], (np.ones(3), np.ones(2)))
 
     def test_the_weights_of_a_table_are_not_forgotten(self):

@@ -248,5 +248,5 @@ def test_the_search_never_goes_beyond_the_first_step():
 
 
 def test_rows_that_do_not_belong_together_are_refused():
-    with pytest.raises(ValueError, match="4 labels"):
+    with pytest.raises(ValueError, match="as many labels as rows"):
         FeatureRows(unit_steps(5), np.zeros(4), np.ones(5, dtype=bool))

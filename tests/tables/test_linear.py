@@ -107,7 +107,7 @@ def test_other_and_missing_categories_are_zeros(frame, schema):
 
 def test_numbers_without_bounds_and_targets_without_classes_are_refused(frame, schema):
     loose = with_column(schema, Numeric("age", 0))
-    with pytest.raises(TableError, match=r"none of 'age'.*default model"):
+    with pytest.raises(TableError, match=r"none of 'age'.*default method"):
         encode(frame, loose)
     with pytest.raises(TableError, match="PrivateRegressor"):
         encode(frame, with_column(schema, Target("income", 0, 1)))

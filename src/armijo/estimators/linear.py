@@ -360,7 +360,7 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
         if stream is not None:
             return self._streamed(stream, y, memory)
         if is_frame(X):
-            X = to_frame(X)
+            X = X if isinstance(X, pd.DataFrame) else to_frame(X)
             if isinstance(y, str):
                 y, X = named_column(X, y), X.drop(columns=y)
             _refuse_texts(X)

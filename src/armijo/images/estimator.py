@@ -236,7 +236,9 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         y = column_or_1d(y, warn=True)
         _validate.same_length("a label for each image", len(y), count)
         if not count:
-            raise ValueError("Expected at least one image, got none.")
+            raise ValueError(
+                "Expected at least one image, got none. Nothing was spent."
+            )
         self.classes_ = np.unique(y if self.classes is None else self.classes)
         if len(self.classes_) < 2 or (
             self.classes is not None and len(self.classes_) != len(self.classes)

@@ -233,6 +233,8 @@ def _npz(path: Path) -> ImageSet:
                     X, y = file[by_name[images]], file[by_name[labels]]
                     return _whole(X, np.ravel(y), path)
             names = sorted(file.files)
+    except TableError:
+        raise
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise TableError(f"{path} cannot be read as an .npz file: {error}.") from None
     raise TableError(
