@@ -64,7 +64,7 @@ def dask_client(**options):
     distributed = pytest.importorskip("distributed", reason="needs armijo[dask]")
     pytest.importorskip("dask.dataframe", reason="needs armijo[dask]")
     cluster = distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None, **options
+        n_workers=2, threads_per_worker=1, dashboard_address=":0", **options
     )
     return cluster, distributed.Client(cluster, set_as_default=False)
 
