@@ -18,7 +18,13 @@ from armijo import (
 from armijo.data.blocks import SumTask
 from armijo.data.query import Rows, Taken
 from armijo.engines import open_blocks
-from armijo.engines.blocks import Answer, Failure, environment, refuse_environment
+from armijo.engines.blocks import (
+    Answer,
+    Entry,
+    Failure,
+    environment,
+    refuse_environment,
+)
 from armijo.errors import ArmijoError, TableError
 from tests.engines.conftest import dask_client
 
@@ -226,3 +232,9 @@ def test_a_partition_has_the_types_of_its_table(cell):
     assert not isinstance(code(0, pd.DataFrame({"town": ids}), None), Failure)
     # As floats or objects, the texts of the other cells would not be the same.
     assert isinstance(code(0, pd.DataFrame({"town": [*ids, cell]}), None), Failure)
+
+
+def test_what_a_worker_returns_shows_nothing_of_its_rows():
+    entry = Entry(1234, b"digest", environment())
+    shown = repr(Answer(0, entry, None)) + repr(entry)
+    assert "1234" not in shown and "digest" not in shown

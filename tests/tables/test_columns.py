@@ -201,7 +201,7 @@ def test_every_cell_is_coded_on_its_own_and_none_raises(values):
             "2 cells lie outside the declared bounds; data rows 2",
         ),
         (COLUMNS[1], ("a", "bb"), "did you mean 'b'?) and count as \"other\""),
-        (COLUMNS[3], (True, "perhaps"), "1 cells are no truth values"),
+        (COLUMNS[3], (True, "perhaps"), "1 cells are no booleans"),
         (COLUMNS[4], ("soon", None), "1 cells are no dates"),
         (COLUMNS[5], ("A", "b"), "did you mean 'a'?) and are no class"),
         (COLUMNS[5], ("a", None), "1 cells have no label: their rows are blank"),

@@ -142,6 +142,10 @@ class Entry(NamedTuple):
     digest: bytes
     environment: Environment
 
+    def __repr__(self) -> str:
+        """Show nothing of the rows, neither in a log."""
+        return "Entry(private)"
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Block:
@@ -180,6 +184,10 @@ class Answer(NamedTuple):
     place: Hashable
     entry: Entry
     exact: ExactSum | None
+
+    def __repr__(self) -> str:
+        """Show nothing of the rows, neither in a log."""
+        return "Answer(private)"
 
 
 def code_block(

@@ -174,7 +174,7 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
         ----------
         X : array, CSR matrix, memmap, DataFrame of pandas, Polars or pyarrow, or stream
             An array is used as it is: scale it by *public* bounds.  Columns of a table
-            may be numbers in natural units, text, truth values and dates, with missing
+            may be numbers in natural units, text, booleans and dates, with missing
             cells: the method "auto" learns their scales privately; other methods take
             columns of numbers as they are.  A ``pyarrow.dataset.Dataset``, a LazyFrame
             of Polars or a relation of DuckDB is read in blocks and may be larger than

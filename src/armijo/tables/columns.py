@@ -143,7 +143,7 @@ def _texts(values: object, info: Info, *, least: int) -> tuple[str, ...]:
         )
     if not all(isinstance(value, str | int | float) for value in values):
         raise ValueError(
-            f"Expected {key} to hold text, numbers or truth values, got "
+            f"Expected {key} to hold text, numbers or booleans, got "
             f"{listed(values)}; write every entry in quotes."
         )
     texts = tuple(_encodable(category_text(value), info) for value in values)
@@ -240,7 +240,7 @@ class Categorical:
     name : str
         Name in the header of the table.
     categories : sequence of str, optional
-        The public categories. Numbers and truth values are taken too and stored as
+        The public categories. Numbers and booleans are taken too and stored as
         `armijo.tables.category_text` writes them.
     buckets : int, default=64
         The number of levels where texts are hashed.
@@ -305,7 +305,7 @@ class Boolean:
         """Return 0 and 1."""
         levels = _levels(series, lambda text: self._PLACES.get(text, _UNKNOWN))
         unfit = levels == _UNKNOWN
-        _note(series, unfit, "are no truth values and count as missing", faults)
+        _note(series, unfit, "are no booleans and count as missing", faults)
         return (np.where(unfit, MISSING_LEVEL, levels),)
 
 

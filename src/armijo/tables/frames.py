@@ -37,7 +37,7 @@ PUBLIC_CATEGORIES = "so are the categories that its types list"
 SchemaLike = Schema | Mapping[str, Any] | str | os.PathLike[str] | None
 """A schema, its file, "from-dtypes", or a dict of bounds or kinds by column."""
 
-# Nullable types keep whole numbers and truth values exact where cells are missing, and
+# Nullable types keep whole numbers and booleans exact where cells are missing, and
 # dates apart from moments.
 _EXACT_TYPES: dict[pa.DataType, Any] = {
     pa.int8(): pd.Int8Dtype(),
