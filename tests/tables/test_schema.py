@@ -117,7 +117,7 @@ def test_a_file_is_read_in_order(tmp_path):
         ('name = "id"', "name = 1", "name to be a valid string"),
         ('name = "id"', "", "Expected name, got none"),
         ("2.0, true", "1.0, true", "'1' more than once"),
-        ("2.0, true", "[2], true", "text, numbers or truth"),
+        ("2.0, true", "[2], true", "text, numbers or booleans"),
         ("2.0, true", '" ", true', "empty text"),
         ('[1, 2.0, true, "x"]', '"x"', "to be a list"),
         ('[1, 2.0, true, "x"]', "[]", "at least 1 categories, got 0"),
