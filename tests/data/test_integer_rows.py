@@ -99,6 +99,13 @@ class TestRows:
         assert repr(rows_of(np.full((2, 1), 0.1234))) == "IntegerRows(features=1)"
 
 
+def summed(coefficients, rows, constant, bound):
+    """Return the sum of products with known coefficients."""
+    k = coefficients.shape[1]
+    known = lambda part, _: coefficients[part]  # noqa: E731
+    return product_sum(known, k, rows, constant, bound)
+
+
 class TestProductSum:
     @given(
         arrays(float, (N, K), elements=ANY),
@@ -112,12 +119,12 @@ class TestProductSum:
         self, coefficients, X, weight, constant, bound, bits
     ):
         rows = rows_of(X, weight)
-        found = product_sum(coefficients, rows, constant, bound)
+        found = summed(coefficients, rows, constant, bound)
         assert bits <= found.finest
         parts = []
         for i in range(N):
             one = rows_of(X[i : i + 1], weight[i : i + 1])
-            alone = product_sum(coefficients[i : i + 1], one, constant, bound)
+            alone = summed(coefficients[i : i + 1], one, constant, bound)
             parts.append(alone.integers(bits).tolist())
             most = Fraction(weight[i]) * 2**bits
             assert square(parts[-1]) <= most**2
@@ -130,7 +137,7 @@ class TestProductSum:
     )
     def test_integers_are_the_plain_sum(self, coefficients, X):
         rows = rows_of(X, np.linspace(0, 1, N))
-        found = product_sum(coefficients, rows, 0.5, 1.0)
+        found = summed(coefficients, rows, 0.5, 1.0)
         whole = found.integers(found.finest).numpy() * 2.0**-found.finest
         # A coefficient loses less than a step, of which a feature has at most 2**17.
         lost = N * 2.0 ** (17 - found.finest)
@@ -138,19 +145,17 @@ class TestProductSum:
 
     def test_long_rows_are_scaled_to_the_bound(self):
         X, slopes = np.array([[3.0, 4.0]]), np.array([[2.0]])
-        found = product_sum(slopes, rows_of(X), 0.0, 1.0).plain()
+        found = summed(slopes, rows_of(X), 0.0, 1.0).plain()
         assert found.tolist() == pytest.approx([0.6, 0.8])
-        short = product_sum(slopes * 0.01, rows_of(X), 0.0, 1.0).plain()
+        short = summed(slopes * 0.01, rows_of(X), 0.0, 1.0).plain()
         assert short.tolist() == pytest.approx([0.06, 0.08])
 
     def test_sums_beyond_single_blocks_are_exact(self, monkeypatch):
         rng = np.random.default_rng(2)
         X, s = rng.normal(size=(300, D)), rng.normal(size=(300, K))
-        once = product_sum(s, rows_of(X), 0.3, 1.0).integers(32)
+        once = summed(s, rows_of(X), 0.3, 1.0).integers(32)
         monkeypatch.setattr(integer_rows, "_BLOCK", 11)
-        assert (
-            product_sum(s, rows_of(X), 0.3, 1.0).integers(32).tolist() == once.tolist()
-        )
+        assert summed(s, rows_of(X), 0.3, 1.0).integers(32).tolist() == once.tolist()
 
 
 class TestVectorSum:
@@ -259,5 +264,5 @@ def test_budgets_of_bits():
     assert largest * integer_rows.EXACT_ROWS <= 2**53
     assert 2**integer_rows._VECTOR_BITS * integer_rows._COUNTED_ROWS <= 2**53
     # A row's entry is at most one bound, 2**32 steps: int64 adds up 2**30 rows.
-    finest = product_sum(np.ones((1, 1)), rows_of(np.ones((1, 1))), 0.0, 1.0).finest
+    finest = summed(np.ones((1, 1)), rows_of(np.ones((1, 1))), 0.0, 1.0).finest
     assert 2**finest * 2**30 < 2**63

@@ -18,7 +18,6 @@ from threadpoolctl import threadpool_limits
 
 from armijo.data import integer_rows
 from armijo.data.coded import CodedRows, CodedTable
-from armijo.data.integer_rows import IntegerRows
 from armijo.data.query import CertifiedSum, Rows
 from armijo.methods import additive, descent
 from armijo.objectives.cells import Layout
@@ -233,10 +232,12 @@ class TestPlantedBugs:
     def test_weights_before_clipping(self, monkeypatch):
         real = descent.product_sum
 
-        def early(slopes, rows, constant, bound):
-            weighted = slopes * rows.weight[:, None]
+        def early(slopes, outputs, rows, constant, bound):
+            def weighted(part, block):
+                return slopes(part, block) * rows.weight[part, None]
+
             whole = replace(rows, weight=np.ones(len(rows)))
-            return real(weighted, whole, constant, bound)
+            return real(weighted, outputs, whole, constant, bound)
 
         monkeypatch.setattr(descent, "product_sum", early)
         assert "step 1 9 gradient" in too_long("squared", 1 / 3, 24)
@@ -258,12 +259,13 @@ class TestPlantedBugs:
         assert "counts 0 0" in too_long("logistic", 1.0, 24)
 
     def test_a_branch_on_the_batch(self, monkeypatch):
-        real = IntegerRows.product
-        monkeypatch.setattr(
-            IntegerRows,
-            "product",
-            lambda self, w: real(self, w) * (1 + 1e-3 * (len(self) > 600)),
-        )
+        real = descent.multiplier
+
+        def branching(weights):
+            times = real(weights)
+            return lambda block: times(block) * (1 + 1e-3 * (len(block) > 600))
+
+        monkeypatch.setattr(descent, "multiplier", branching)
         assert "step 1 9 gradient" in differing("logistic")
 
     def test_sums_in_single_precision(self, monkeypatch):

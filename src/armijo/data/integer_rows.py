@@ -44,7 +44,8 @@ EXACT_ROWS = 1 << (53 - 17 - COEFFICIENT_BITS - 2)
 """Rows whose integer products are added in float64."""
 
 _ROOM = 1 - 2.0**-40  # for the float error of a norm and of a quotient
-_BLOCK = 1 << 18  # numbers in a block of rows
+_BLOCK = 1 << 19  # numbers in a block of rows that are held
+_COMPUTED_BLOCK = 1 << 20  # and of rows that are computed at each pass
 
 
 _HELD = 1 << 25  # numbers that are held in float64: 256 MiB
@@ -167,19 +168,15 @@ class IntegerRows:
 
     def blocks(self) -> Iterator[tuple[slice, FloatArray]]:
         """Yield some rows at a time."""
-        return ((part, self.block(part)) for part in blocks(*self.shape))
+        held = self.held is not None and len(self.held) == len(self)
+        parts = blocks(*self.shape, held=held)
+        return ((part, self.block(part)) for part in parts)
 
     def product(self, weights: FloatArray) -> FloatArray:
         """Return rows times public weights of shape (features, columns), exactly."""
-        slices, bits, scales = weight_slices(weights, LARGEST_FEATURE.bit_length() - 1)
-        columns = weights.shape[1]
-        total = np.empty((len(self), columns))
+        total, times = np.empty((len(self), weights.shape[1])), multiplier(weights)
         for part, block in self.blocks():
-            raw = block @ slices
-            found = raw[:, :columns]
-            for start in range(columns, slices.shape[1], columns):
-                found = found * 2.0**bits + raw[:, start : start + columns]
-            total[part] = found * (scales * 2.0**-FEATURE_BITS)
+            total[part] = times(block)
         return total
 
     def lengths(self, constant: float = 0.0) -> FloatArray:
@@ -192,34 +189,62 @@ class IntegerRows:
         return f"IntegerRows(features={self.shape[1]})"
 
 
-def blocks(n_rows: int, n_columns: int, least: int = 1) -> Iterator[slice]:
+def blocks(
+    n_rows: int, n_columns: int, least: int = 1, *, held: bool = True
+) -> Iterator[slice]:
     """Yield parts of rows that fit into the processor's cache together.
 
     ``least`` is the least height, where something as large as the rows is read again
-    for each part.
+    for each part, ``held`` whether rows are read and not computed.
     """
-    height = max(least, min(_BLOCK // max(n_columns, 1), EXACT_ROWS))
+    numbers = _BLOCK if held else _COMPUTED_BLOCK
+    height = max(least, min(numbers // max(n_columns, 1), EXACT_ROWS))
     return (slice(k, k + height) for k in range(0, n_rows, height))
 
 
+def multiplier(weights: FloatArray) -> Callable[[FloatArray], FloatArray]:
+    """Return what multiplies rows by public weights (features, columns), exactly."""
+    slices, bits, scales = weight_slices(weights, LARGEST_FEATURE.bit_length() - 1)
+    columns = weights.shape[1]
+
+    def times(block: FloatArray) -> FloatArray:
+        raw = block @ slices
+        found = raw[:, :columns]
+        for start in range(columns, slices.shape[1], columns):
+            found = found * 2.0**bits + raw[:, start : start + columns]
+        return np.asarray(found * (scales * 2.0**-FEATURE_BITS))
+
+    return times
+
+
+Coefficients = Callable[[slice, FloatArray], FloatArray]
+"""Returns the coefficients (rows, k) of a part of the rows, given their features."""
+
+
 def product_sum(
-    coefficients: FloatArray, rows: IntegerRows, constant: float, bound: float
+    coefficients: Coefficients,
+    k: int,
+    rows: IntegerRows,
+    constant: float,
+    bound: float,
 ) -> CertifiedSum:
     """Return the sum of ``outer(coefficients_i, (x_i, constant))``, each clipped.
 
-    ``coefficients`` is (rows, k).  A row with a coefficient that is not finite is left
-    out.  The norm of a row's product is at most ``weight * bound``: see the module.
+    One pass over the rows, at which coefficients may be computed from the features.  A
+    row with a coefficient that is not finite is left out.  The norm of a row's product
+    is at most ``weight * bound``: see the module.
     """
     fixed = float(round(constant * 2**FEATURE_BITS))
-    clipped = _clipped(coefficients, rows.lengths(constant), bound)
-    clipped *= rows.weight[:, None]
+    lengths = rows.lengths(constant)
 
     def summed(scale: float, whole: bool) -> NDArray[Any]:
         width = rows.shape[1] + (fixed != 0)
-        total = np.zeros((coefficients.shape[1], width), dtype=np.int64)
+        total = np.zeros((k, width), dtype=np.int64)
         plain = np.zeros(total.shape)
         for part, block in rows.blocks():
-            factors = clipped[part].T * scale
+            clipped = _clipped(coefficients(part, block), lengths[part], bound)
+            clipped *= rows.weight[part, None]
+            factors = clipped.T * scale
             if whole:
                 factors = np.clip(np.trunc(factors), -_MOST, _MOST)
             found = factors @ block

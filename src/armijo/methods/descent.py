@@ -31,7 +31,12 @@ from torch import Tensor
 from armijo.accounting.budget import FloatArray
 from armijo.accounting.mechanisms import Gaussian
 from armijo.data.gate import PrivateBatch
-from armijo.data.integer_rows import moment_sum, product_sum, vector_sum
+from armijo.data.integer_rows import (
+    moment_sum,
+    multiplier,
+    product_sum,
+    vector_sum,
+)
 from armijo.data.lattice import CenteredRows
 from armijo.data.query import (
     BoundedQuery,
@@ -197,11 +202,8 @@ class Standardization:
         rows = self.view(rows)
         scores, y = self.objective.scores_at(rows, w), self.objective.labels(rows)
         slopes = self.objective.score_gradients(scores, y).numpy()
-        return self._products(rows, slopes / (self.clip * self.radius))
-
-    def _products(self, rows: Rows, slopes: FloatArray) -> Contributions:
-        """Return slopes times centered rows, for the gate to clip to one."""
         view = CenteredRows(rows.X, self.center)
+        slopes = slopes / (self.clip * self.radius)
         return OuterProduct(slopes, view, self.constant * self.radius)
 
     def slope_limits(self, rows: Rows) -> SlopeLimits:
@@ -275,8 +277,25 @@ class IntegerSpace(Standardization):
         """Return the sum of vectors, clipped and multiplied by the rows' weights."""
         return vector_sum(vectors, rows.X.weight, bound)
 
-    def _products(self, rows: Rows, slopes: FloatArray) -> Contributions:
-        return product_sum(slopes, rows.X, self.constant * self.radius, 1.0)
+    def _gradients(self, w: Tensor, rows: Rows) -> Contributions:
+        """Return each row's gradient in units of ``clip``, by one pass.
+
+        Scores are kept for the search.
+        """
+        rows, objective = self.view(rows), self.objective
+        y, scores_of = objective.labels(rows), objective.scorer(w, multiplier)
+        # A column for each output; one output has a vector.
+        scores = torch.empty(len(y), objective.outputs, dtype=torch.float64).squeeze(1)
+
+        def slopes(part: slice, block: FloatArray) -> FloatArray:
+            scores[part] = scores_of(block)
+            if part.stop >= len(y):  # the last part: all are known now
+                rows.cached("scores", lambda: scores, w)
+            found = objective.score_gradients(scores[part], y[part]).numpy()
+            return np.asarray(found / (self.clip * self.radius))
+
+        constant = self.constant * self.radius
+        return product_sum(slopes, objective.outputs, rows.X, constant, 1.0)
 
     def max_slopes(self, rows: Rows) -> FloatArray:
         """Return the largest slope that each row may have, ``clip / ||z||``."""

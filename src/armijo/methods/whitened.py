@@ -163,7 +163,7 @@ def row_sum() -> BoundedQuery:
 
 
 def _unit_sum(rows: Rows) -> Contributions:
-    return product_sum(np.ones((rows.size, 1)), rows.X, 0.0, 1.0)
+    return product_sum(lambda _, block: np.ones((len(block), 1)), 1, rows.X, 0.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -191,7 +191,7 @@ class NumericFeatures:
         variance = self.marginal.mean(values**2) - mean**2
         return mean, np.sqrt(np.maximum(variance, _SMALL_VARIANCE))
 
-    def factors(self, read: "Read", weights: FloatArray) -> FloatArray:
+    def factors(self, read: "Read", effects: FloatArray) -> FloatArray:
         """Return cosines of variance one for products, zero where missing.
 
         They come one after the other, (functions, rows).
@@ -202,9 +202,9 @@ class NumericFeatures:
         found[:, read.absent] = 0.0
         return found
 
-    def n_factors(self, weights: FloatArray) -> int:
-        """Return how many functions may enter products."""
-        return PAIR_ORDER
+    def effects(self, weights: FloatArray) -> FloatArray:
+        """Return what factors need of the fitted weights: nothing."""
+        return np.empty((0, PAIR_ORDER))
 
     def shape(self, weights: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return points, fitted contributions and the shares of the cells."""
@@ -256,7 +256,7 @@ class LevelFeatures:
         found[kept[rows], rows] = (LEVEL_WEIGHT - means)[kept[rows]]
         return found
 
-    def _effects(self, weights: FloatArray) -> FloatArray:
+    def effects(self, weights: FloatArray) -> FloatArray:
         """Return orthogonal polynomials of the fitted effect, (levels, orders)."""
         shares = (self.levels.shares + 1e-6) / (self.levels.shares + 1e-6).sum()
         if self.size == 1:  # no level stands out, and all are one
@@ -278,18 +278,13 @@ class LevelFeatures:
         found = np.array(basis[1:]).T.reshape(self.size, len(basis) - 1)
         return np.clip(found, -EFFECT_CLIP, EFFECT_CLIP)
 
-    def factors(self, kept: NDArray[np.intp], weights: FloatArray) -> FloatArray:
+    def factors(self, kept: NDArray[np.intp], effects: FloatArray) -> FloatArray:
         """Return polynomials of the fitted effect of each row's level.
 
         They come one after the other, (functions, rows).
         """
-        effects = self._effects(weights)
         padded = np.vstack([effects, np.zeros(effects.shape[1])])
         return padded.T[:, np.minimum(kept, self.size)]
-
-    def n_factors(self, weights: FloatArray) -> int:
-        """Return how many functions may enter products."""
-        return int(self._effects(weights).shape[1])
 
     def shape(self, weights: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return levels, fitted contributions and shares, missing cells last."""
@@ -416,8 +411,8 @@ class Features:
 
     def _fill_products(self, read: Mapping[int, Any], out: FloatArray) -> None:
         factors = {
-            number: self.columns[number].factors(read[number], self._effects_of(number))
-            for number in self._used
+            number: self.columns[number].factors(read[number], effects)
+            for number, effects in self._used_effects.items()
         }
         for column, one in zip(out.T, self.products, strict=True):
             left, right = factors[one.first][one.k - 1], factors[one.second][one.l - 1]
@@ -429,10 +424,14 @@ class Features:
         """The columns that take part in products."""
         return sorted({place for product in self.products for place in _both(product)})
 
-    def _effects_of(self, place: int) -> FloatArray:
-        if self.effects is None:
-            return np.zeros(self.columns[place].size)
-        return self.effects[self.slices[place]]
+    @cached_property
+    def _used_effects(self) -> dict[int, FloatArray]:
+        """What their factors need of the coefficients, for columns in products."""
+        known = np.zeros(self.n_additive) if self.effects is None else self.effects
+        return {
+            number: self.columns[number].effects(known[self.slices[number]])
+            for number in self._used
+        }
 
     def with_products(
         self, effects: FloatArray, *, rare: bool, free: Sequence[bool]
@@ -451,7 +450,7 @@ class Features:
         importance = np.maximum(spread, LEAST_IMPORTANCE * max(spread))
         most = RARE_PAIR_ORDER if rare else PAIR_ORDER
         orders = [
-            column.n_factors(effects[place]) if allowed else 0
+            column.effects(effects[place]).shape[1] if allowed else 0
             for column, place, allowed in zip(
                 self.columns, self.slices, free, strict=True
             )

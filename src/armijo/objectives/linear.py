@@ -45,6 +45,7 @@ SOFTMAX = "softmax"
 """The only loss of several scores: all others are losses of a margin."""
 
 Times = Callable[[FloatArray], FloatArray]
+Scorer = Callable[[FloatArray], Tensor]
 """Multiplies rows by weights of shape (features, columns), exactly."""
 
 _POINTS = 16  # whose scores are formed together
@@ -130,8 +131,26 @@ class LinearObjective(Objective):
 
     def _scores(self, w: Tensor, times: Times) -> Tensor:
         weights = w.numpy().reshape(self.outputs, -1)
-        scores = torch.from_numpy(self._with_intercept(times, weights))
-        return scores[:, 0] if self.outputs == 1 else scores
+        return self._by_output(self._with_intercept(times, weights))
+
+    def scorer(self, w: Tensor, multiplier: Callable[[FloatArray], Times]) -> Scorer:
+        """Return a function from rows to their scores at ``w``.
+
+        ``multiplier`` makes of weights (features, outputs) what multiplies rows.
+        """
+        weights = w.numpy().reshape(self.outputs, -1)
+        times = multiplier(weights[:, : self.n_features].T)
+
+        def scores(block: FloatArray) -> Tensor:
+            return self._by_output(
+                self._with_intercept(lambda _: times(block), weights)
+            )
+
+        return scores
+
+    def _by_output(self, scores: FloatArray) -> Tensor:
+        found = torch.from_numpy(scores)
+        return found[:, 0] if self.outputs == 1 else found
 
     def _with_intercept(self, times: Times, weights: FloatArray) -> FloatArray:
         product = times(weights[:, : self.n_features].T)
