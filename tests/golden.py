@@ -14,18 +14,29 @@ import os
 import platform
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from dataclasses import astuple
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import scipy
 import torch
 
+from armijo import PrivateClassifier, PrivateRegressor
+from armijo.accounting.budget import Neighboring
 from armijo.accounting.ledger import read_ledger
+from armijo.data.feature_rows import FeatureRows
+from armijo.data.integer_rows import FEATURE_BITS
 from armijo.estimators import solve
+from armijo.methods.base import StepRecord
+from armijo.methods.whitened import Whitened
+from armijo.objectives.linear import SOFTMAX, LinearObjective
 from armijo.registry import make_method
+from armijo.training.run import Run, RunFiles
 from tests.methods.test_contract import BUDGET, NAMES, ROWS, options_of, rows_of
 from tests.networks.network_doubles import SAMPLED, flat, network, prepared
 
@@ -96,6 +107,46 @@ def _network(name: str, ledger: Path) -> dict[str, str]:
     return _entry(flat(module), run.records, ledger)
 
 
+def _table(loss: str, pairs: bool, ledger: Path) -> dict[str, str]:
+    """Fit a model of a table with numbers, a category and missing cells."""
+    draw = np.random.default_rng(SEED)
+    kind = PrivateRegressor if loss == "squared" else PrivateClassifier
+    age, place = draw.normal(40, 12, ROWS), draw.choice(["a", "b", "c"], ROWS)
+    frame = pd.DataFrame({"age": age, "place": pd.array(place, dtype="str")})
+    frame["income"] = np.where(draw.random(ROWS) < 0.1, np.nan, np.exp(age / 20))
+    y = age + 10 * (place == "a") + draw.normal(0, 5, ROWS)
+    given: dict[str, Any] = {"epsilon": BUDGET.epsilon, "delta": BUDGET.delta}
+    if loss != "squared":
+        y = np.digitize(y, [40] if loss == "logistic" else [35, 45])
+        given["classes"] = np.unique(y).tolist()
+    model = kind(**given, pairs=pairs, random_state=SEED, ledger=ledger, n_rows=ROWS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(frame, y)
+    scores = getattr(model, "decision_function", model.predict)(frame)
+    records = [StepRecord(**row) for row in model.history_.to_dict("records")]
+    return _entry(scores, records, ledger)
+
+
+def _whitened(ledger: Path) -> dict[str, str]:
+    """Run the method of images on rows of norm one."""
+    draw = np.random.default_rng(SEED)
+    rows, y = draw.normal(size=(ROWS, 12)), draw.integers(0, 3, ROWS)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    steps = np.rint(rows * 2**FEATURE_BITS).astype(np.int16)
+    run = Run(
+        LinearObjective(loss=SOFTMAX, n_features=12, n_classes=3, l2=0.0),
+        FeatureRows(steps, y, np.ones(ROWS, dtype=bool)),
+        Whitened(steps=6),
+        BUDGET,
+        n_rows=ROWS,
+        relation=Neighboring.ZERO_OUT,
+        seed=SEED,
+        files=RunFiles(ledger=ledger),
+    ).complete()
+    return _entry(run.state.w, run.records, ledger)
+
+
 def entries() -> Iterator[tuple[str, dict[str, str]]]:
     """Run every method with every loss that it takes; one that is refused says so."""
     threads = torch.get_num_threads()
@@ -109,6 +160,10 @@ def entries() -> Iterator[tuple[str, dict[str, str]]]:
                     except ValueError as refusal:
                         found = {"refused": type(refusal).__name__}
                     yield f"{name} {loss}", found
+            for loss, pairs in product(("logistic", "softmax", "squared"), (0, 1)):
+                name = f"table {loss}{' with products' * pairs}"
+                yield name, _table(loss, bool(pairs), Path(folder, f"t-{loss}-{pairs}"))
+            yield "whitened", _whitened(Path(folder, "whitened"))
             for name in SAMPLED:
                 yield f"network {name}", _network(name, Path(folder, f"n-{name}"))
     finally:
