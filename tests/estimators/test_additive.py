@@ -288,6 +288,13 @@ def test_odd_columns_are_no_error(case):
     assert len(one_class.predict(frame)) == 40
 
 
+def test_an_array_with_text_is_refused_without_its_cells():
+    X = np.array([["secret", 1.0]] * 20, dtype=object)
+    with pytest.raises(ValueError, match="Expected numbers in all cells") as caught:
+        PrivateClassifier(classes=[0, 1]).fit(X, np.arange(20) % 2)
+    assert "secret" not in str(caught.value)
+
+
 @quiet
 @pytest.mark.parametrize("target", ["numbers", "texts", "one number", "none"])
 def test_odd_targets_are_no_error(target):

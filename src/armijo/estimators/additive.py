@@ -30,6 +30,7 @@ from armijo.errors import TableError
 from armijo.estimators.base import (
     PrivateEstimator,
     by_partition,
+    no_cell_shown,
     positions,
     refuse_other_type,
     refuse_several,
@@ -346,9 +347,10 @@ class PrivateTableEstimator(PrivateEstimator):
     def _frame(self, X: Any, *, reset: bool) -> pd.DataFrame:
         """Return the rows as a frame of pandas, refusing what is no table."""
         if not is_frame(X):
-            X = validate_data(
-                self, X, reset=reset, ensure_all_finite=False, dtype=[np.float64]
-            )
+            with no_cell_shown():
+                X = validate_data(
+                    self, X, reset=reset, ensure_all_finite=False, dtype=[np.float64]
+                )
             return pd.DataFrame(X, columns=[f"x{k}" for k in range(X.shape[1])])
         frame = to_frame(X)
         if reset:

@@ -8,7 +8,8 @@ is public, can be wrong; a row without a declared label is a blank row.
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import asdict, fields
 from functools import partial, wraps
@@ -248,3 +249,17 @@ def inside_model_selection() -> bool:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
+
+
+@contextmanager
+def no_cell_shown() -> Iterator[None]:
+    """Let no error say what a cell holds that is no number."""
+    try:
+        yield
+    except ValueError as error:
+        if "could not convert" not in str(error):
+            raise
+        raise ValueError(
+            "Expected numbers in all cells of X, got others; convert or leave out "
+            "columns of text. Nothing was spent."
+        ) from None

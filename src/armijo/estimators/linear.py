@@ -2,8 +2,7 @@
 """Linear classifiers in scikit-learn's manner, around the one driver."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -29,6 +28,7 @@ from armijo.estimators.base import (
     PrivateEstimator,
     by_partition,
     for_loss,
+    no_cell_shown,
     positions,
     refuse_other_type,
     refuse_several,
@@ -423,12 +423,12 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
             if y is not None:
                 lengths = _num_samples(X), _num_samples(y)
                 _validate.same_length("a label for each row", *lengths)
-            with _no_cell_shown():
+            with no_cell_shown():
                 X, y = validate_data(self, X, y, **given)
             check_classification_targets(y)
             self.classes_ = np.unique(y)
         else:
-            with _no_cell_shown():
+            with no_cell_shown():
                 X = validate_data(self, X, **given, ensure_all_finite=False)
             y = column_or_1d(y, warn=True)
             _validate.same_length("a label for each row", X.shape[0], len(y))
@@ -511,20 +511,6 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
         tags.classifier_tags.poor_score = True
         tags.classifier_tags.multi_class = self._multi_class
         return tags
-
-
-@contextmanager
-def _no_cell_shown() -> Iterator[None]:
-    """Let no error say what a cell holds that is no number."""
-    try:
-        yield
-    except ValueError as error:
-        if "could not convert" not in str(error):
-            raise
-        raise ValueError(
-            "Expected numbers in all cells of X, got others; convert or leave out "
-            "columns of text. Nothing was spent."
-        ) from None
 
 
 def _refuse_texts(features: pd.DataFrame) -> None:
