@@ -2,6 +2,7 @@
 """Tables of Dask: labels, arrays, predictions, and workers that die."""
 
 import os
+import pickle
 import signal
 from dataclasses import replace
 
@@ -15,17 +16,22 @@ from armijo import (
     PrivateLogisticRegression,
     PrivateRegressor,
 )
+from armijo._noise import PoissonRows
 from armijo.data.blocks import SumTask
 from armijo.data.query import Rows, Taken
 from armijo.engines import open_blocks
 from armijo.engines.blocks import (
     Answer,
+    BatchTask,
     Entry,
     Failure,
     environment,
     refuse_environment,
 )
 from armijo.errors import ArmijoError, TableError
+from armijo.methods.line_search import BLSGD
+from armijo.methods.sgd import DPSGD
+from armijo.randomness import Randomness
 from tests.engines.conftest import dask_client
 
 pytest.importorskip("distributed", reason="needs the extra armijo[dask]")
@@ -62,6 +68,41 @@ def test_predictions_are_lazy_and_have_the_index_of_the_rows(client, people):
     assert lazy.compute().index.equals(rows.index)
     shares = model.predict_proba(frame).compute().to_numpy()
     assert np.array_equal(shares, model.predict_proba(rows))
+
+
+METHODS = {
+    "sgd": DPSGD(steps=4, sampling_prob=0.3, step_size=0.5),
+    "blsgd": BLSGD(gradient_rho=0.1, search_epsilon=0.5, max_tries=3),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_batches_are_drawn_by_the_number_of_a_row(client, method):
+    X, y = numbers()
+    made = PrivateLogisticRegression(
+        method=METHODS[method], classes=[0, 1], random_state=7, max_batches=4
+    )
+    held = made.fit(X, y).coef_.copy()
+    for sizes in ((200,), (60, 0, 90, 50), (7,) * 28 + (4,)):
+        rows, labels = (da.from_array(a, chunks=-1).rechunk({0: sizes}) for a in (X, y))
+        assert np.array_equal(made.fit(rows, labels).coef_, held)
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(y=y)
+    table = dd.from_pandas(frame, npartitions=3)
+    assert np.array_equal(made.fit(table, "y").coef_, held)
+    turned = dd.concat([table.partitions[k] for k in (2, 0, 1)])
+    assert (made.fit(turned, "y").coef_ != held).any()  # rows have other numbers
+
+
+def test_workers_get_the_bits_of_one_batch_only():
+    """Neither the run key nor a stream of noise travels with a batch."""
+    randomness = Randomness(bytes(range(32))).for_charge(3)
+    batch = PoissonRows(0.5, randomness.row_bits())
+    sent = pickle.dumps(BatchTask(SumTask(np.sum, 1.0, 3.0), batch, {0: 0}))
+    assert bytes(range(32)) not in sent
+    chosen = batch.chosen(0, 50).tolist()
+    assert pickle.loads(sent).batch.chosen(0, 50).tolist() == chosen
+    other = PoissonRows(0.5, Randomness(bytes(range(32))).for_charge(4).row_bits())
+    assert other.chosen(0, 50).tolist() != chosen
 
 
 def test_labels_may_lie_beside_the_rows(client, people):

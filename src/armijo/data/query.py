@@ -98,6 +98,11 @@ class Rows:
         """Return the rows in other features and labels, with a cache of its own."""
         return replace(self, X=X, y=y, cache={}, norms=None)
 
+    def drawn(self, index: NDArray[np.int64]) -> "Rows":
+        """Return the rows of a table with these numbers."""
+        X, y = self.X[index], self.y[index]
+        return replace(self, X=X, y=y, cache={}, norms=None, run_cache=None)
+
     def blanks(self) -> lattice.Mask:
         """Return which rows of a table every query leaves out."""
         return self.cached_for_run("blanks", lambda: lattice.blanks(self.X))

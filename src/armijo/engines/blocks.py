@@ -10,10 +10,18 @@ tag of the run key only (:mod:`armijo.training.replay`).
 
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
+from itertools import accumulate
 from operator import add
 from typing import Any, NamedTuple, Protocol
 
@@ -23,6 +31,7 @@ import pyarrow as pa
 import scipy
 import torch
 
+from armijo._noise import PoissonRows
 from armijo.data.blocks import ExactSum, RowBlocks, Task
 from armijo.data.query import Rows, Taken
 from armijo.errors import ArmijoError, TableError
@@ -220,14 +229,40 @@ def entry_of(block: Block | Failure) -> tuple[Hashable, Entry] | Failure:
     return block if isinstance(block, Failure) else (block.place, block.entry)
 
 
-def answer(task: Task, block: Block | Failure) -> Answer | Failure:
+@dataclass(frozen=True, eq=False, repr=False)
+class BatchTask:
+    """A task for the rows of one batch, which a worker draws by their numbers.
+
+    ``first`` is the number of the first row of each block.  The bits of the batch are
+    all that workers get of the run's randomness.
+    """
+
+    task: Task
+    batch: PoissonRows
+    first: Mapping[Hashable, int]
+
+    def over(self, block: Block, rows: Rows) -> ExactSum:
+        """Return the sum over those of a block's rows that are in the batch."""
+        first = self.first[block.place]
+        return self.task(rows.drawn(self.batch.chosen(first, block.entry.n_rows)))
+
+    def __repr__(self) -> str:
+        """Show nothing of the batch."""
+        return "BatchTask(secret)"
+
+
+def answer(task: Task | BatchTask, block: Block | Failure) -> Answer | Failure:
     """Return the sum of a task over a block, in the worker that has it."""
     if isinstance(block, Failure):
         return block
     try:
         exact = None
         if block.rows is not None:
-            exact = task(replace(block.rows, cache={}))
+            rows = replace(block.rows, cache={})
+            if isinstance(task, BatchTask):
+                exact = task.over(block, rows)
+            else:
+                exact = task(rows)
         return Answer(
             block.place, block.entry._replace(environment=environment()), exact
         )
@@ -244,13 +279,18 @@ class EngineRows(RowBlocks):
         Place and entry of every block, from the first pass.
     ask : callable
         Sends a task to all blocks and yields their answers as they come.
+    ordered : bool
+        Whether entries come in the order of the rows, the same at any time.
     """
 
     def __init__(
         self,
         entries: Iterable[tuple[Hashable, Entry] | Failure],
-        ask: Callable[[Task], Iterator[Answer | Failure]],
+        ask: Callable[[Task | BatchTask], Iterator[Answer | Failure]],
+        *,
+        ordered: bool = False,
     ) -> None:
+        self.ordered = ordered
         self._entries: dict[Hashable, Entry] = {}
         for found in entries:
             if isinstance(found, Failure):
@@ -273,9 +313,15 @@ class EngineRows(RowBlocks):
         """Return the number of rows at the first pass."""
         return self._n_rows
 
-    def total(self, task: Task) -> ExactSum:
+    def total(self, task: Task | BatchTask) -> ExactSum:
         """Return the exact sum over all blocks, each in it exactly once."""
         return reduce(add, self._checked(self._ask(task)))
+
+    def sampled(self, batch: PoissonRows) -> "BatchOfBlocks":
+        """Return the rows of a batch; they are numbered in the order of the blocks."""
+        ends = accumulate(e.n_rows for e in self._entries.values())
+        first = dict(zip(self._entries, (0, *ends), strict=False))
+        return BatchOfBlocks(self, batch, first)
 
     def _checked(self, answers: Iterator[Answer | Failure]) -> Iterator[ExactSum]:
         """Yield the sums of answers, refusing other rows than those of the first pass.
@@ -304,12 +350,37 @@ class EngineRows(RowBlocks):
             )
 
     def parts(self) -> tuple[Any, ...]:
-        """Return the manifest: number of rows and digest of each block, sorted."""
-        return tuple(sorted((e.n_rows, e.digest.hex()) for e in self._entries.values()))
+        """Return the manifest: number of rows and digest of each block.
+
+        Sorted where blocks have no order.
+        """
+        found = [(e.n_rows, e.digest.hex()) for e in self._entries.values()]
+        return tuple(found if self.ordered else sorted(found))
 
     def environments(self) -> tuple[Environment, ...]:
         """Return what the workers that coded the blocks are, for the run key."""
         return tuple(sorted({e.environment for e in self._entries.values()}))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BatchOfBlocks(RowBlocks):
+    """The rows of one batch of a table on a cluster."""
+
+    rows: EngineRows
+    batch: PoissonRows
+    first: Mapping[Hashable, int]
+
+    def __len__(self) -> int:
+        """Return the number of rows that are drawn from."""
+        return len(self.rows)
+
+    def total(self, task: Task) -> ExactSum:
+        """Return the exact sum over the rows of the batch."""
+        return self.rows.total(BatchTask(task, self.batch, self.first))
+
+    def parts(self) -> tuple[Any, ...]:
+        """Return what tells the table from others."""
+        return self.rows.parts()
 
 
 NOT_RELEASED = "Nothing of this total was released; what was charged stays charged."

@@ -20,6 +20,7 @@ from armijo.data.blocks import Task
 from armijo.engines.blocks import (
     NOT_RELEASED,
     Answer,
+    BatchTask,
     Block,
     Encode,
     EngineRows,
@@ -59,15 +60,27 @@ def open_dask(X: Any, y: Any) -> tuple["DaskTable", str | None]:
         parts = list(np.ravel(X.to_delayed()))
     else:
         head, parts = X._meta, X.to_delayed()
+    named, ordered = not array, array or _keeps_order(X)
     if y is None or isinstance(y, str):
-        return DaskTable(meta=head, parts=parts, named=not array), y
+        return DaskTable(meta=head, parts=parts, named=named, ordered=ordered), y
     name = _LABELS
     while name in head.columns:
         name += "_"
     labels = _labels(parts, X, y)
     head = head.assign(**{name: pd.Series([], dtype=y._meta.dtype)})
-    table = DaskTable(meta=head, parts=parts, labels=labels, named=not array)
+    table = DaskTable(
+        meta=head, parts=parts, labels=labels, named=named, ordered=ordered
+    )
     return table, name
+
+
+def _keeps_order(frame: Any) -> bool:
+    """Say whether rows come in the same order whenever they are computed.
+
+    Rows that workers exchange come as they arrive.
+    """
+    steps = frame.optimize(fuse=False).expr.walk()
+    return not any("Shuffle" in type(step).__name__ for step in steps)
 
 
 def _labels(parts: list[Any], X: Any, y: Any) -> list[Any]:
@@ -92,12 +105,14 @@ def _labels(parts: list[Any], X: Any, y: Any) -> list[Any]:
 class DaskTable(EngineTable):
     """A table of Dask: a delayed frame or array for each partition, and its labels.
 
-    A partition may also be some of a file, and ``client`` who computes it.
+    A partition may also be some of a file, and ``client`` who computes it; ``ordered``
+    says whether rows come in the same order whenever they are computed.
     """
 
     parts: Sequence[Any]
     labels: Sequence[Any] | None = None
     client: Any = None
+    ordered: bool = True
 
     def rows(
         self,
@@ -124,7 +139,8 @@ class DaskTable(EngineTable):
                 [coded(k, *p, dask_key_name=f"armijo-{run}-{k}") for k, p in pairs]
             )
             entries = client.gather(client.map(entry_of, blocks, pure=False))
-        return EngineRows(entries, partial(_ask, client, blocks))
+        ask = partial(_ask, client, blocks)
+        return EngineRows(entries, ask, ordered=self.ordered)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +196,9 @@ def _alike(own: Any, declared: Any) -> bool:
     return not kinds.is_numeric_dtype(own) and not kinds.is_datetime64_any_dtype(own)
 
 
-def _ask(client: Any, blocks: Sequence[Any], task: Task) -> Iterator[Answer | Failure]:
+def _ask(
+    client: Any, blocks: Sequence[Any], task: Task | BatchTask
+) -> Iterator[Answer | Failure]:
     """Send a task to all partitions, and yield the answers as they come."""
     from distributed import as_completed
     from distributed.protocol.pickle import dumps

@@ -262,13 +262,12 @@ class StreamedRows:
             self._held = held
 
     def _rows(self, block: Any, chosen: NDArray[np.int64] | None) -> Rows:
+        if isinstance(block, Rows):
+            return block if chosen is None else block.drawn(chosen)
         if isinstance(block, pd.DataFrame):  # each row is coded by itself
             block = self._encode(block if chosen is None else block.iloc[chosen])
         elif chosen is not None:
-            X, y, rounded = block.X[chosen], block.y[chosen], isinstance(block, Rows)
-            return Rows(X, y, rounded=rounded, memory=self.plan.held)
-        if isinstance(block, Rows):
-            return block
+            return Rows(block.X[chosen], block.y[chosen], memory=self.plan.held)
         return Rows(block.X, block.y, memory=self.plan.held)
 
     def keeps(self, n_rows: float) -> bool:
