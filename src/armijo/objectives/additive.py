@@ -414,10 +414,11 @@ class Features:
             number: self.columns[number].factors(read[number], effects)
             for number, effects in self._used_effects.items()
         }
-        for column, one in zip(out.T, self.products, strict=True):
+        weights = self._weights.tolist()
+        for column, one, weight in zip(out.T, self.products, weights, strict=True):
             left, right = factors[one.first][one.k - 1], factors[one.second][one.l - 1]
             np.multiply(left, right, out=column)
-        out *= self._weights
+            column *= weight
 
     @cached_property
     def _used(self) -> list[int]:
