@@ -6,7 +6,8 @@
     python -m benchmarks.images cifar10 FOLDER FOLDER/test_batch.bin --variant no-search
 
 Adds a line for each budget and draw to ``docs/results/images.csv``; features are made
-before, once, and have their own seconds, of this process and its threads (``cpu``).
+before, once unless ``--cache`` has them, and have their own seconds, of this process
+and its threads (``cpu``).
 """
 
 import argparse
@@ -21,9 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from armijo import PrivateImageClassifier
+from armijo import Budget, PrivateImageClassifier
+from armijo.accounting.calibration import gaussian_noise
 from armijo.images import features
-from armijo.images.features import BANKS, FeatureSettings, feature_map
+from armijo.images.features import BANKS, FeatureSettings, feature_map, settings_for
 from armijo.images.reading import Pictures, load_images
 from armijo.methods.whitened import Whitened
 
@@ -38,10 +40,12 @@ METHODS: dict[str, Whitened] = {
     # A share so small that noise drowns the matrix: the whitening is the identity.
     "no-moments": Whitened(moment_share=1e-9),
 }
-MORE = tuple(replace(bank, filters=bank.filters * 3 // 2) for bank in BANKS)
+DOUBLED = tuple(replace(bank, filters=2 * bank.filters) for bank in BANKS)
 FEATURES: dict[str, dict[str, Any]] = {
-    "more-filters": {"banks": MORE},
-    "wide": {"banks": MORE, "components": 3500},
+    "few-filters": {"banks": BANKS},
+    "many-filters": {"banks": DOUBLED},
+    "few-components": {"components": 2500},
+    "many-components": {"components": 3500},
     "one-bank": {"banks": BANKS[:1]},
     "two-banks": {"banks": BANKS[:2]},
     "mirror": {"mirror": True},
@@ -78,27 +82,23 @@ def main() -> None:
     kind._method = METHODS.get(asked.variant, Whitened())
     once = tempfile.TemporaryDirectory()
     given = {"classes": classes, "cache": asked.cache or once.name}
-    if asked.variant in FEATURES:
-        plain = PrivateImageClassifier()._settings(Pictures(X))
-        given["features"] = FeatureSettings(
-            **{**vars(plain), **FEATURES[asked.variant]}
-        )
-    start = time.process_time()
-    held = kind(**given)
-    made = feature_map(held._settings(Pictures(X)))
-    held._features(made, Pictures(X))
-    making = time.process_time() - start
-    for draw in range(asked.draws):
-        for epsilon in asked.epsilon:
-            model = kind(epsilon=epsilon, **given)
+    for epsilon in asked.epsilon:
+        signal = len(y) / gaussian_noise(Budget(epsilon=epsilon, delta=1e-5))
+        known = vars(settings_for(Pictures(X), None, signal))
+        settings = FeatureSettings(**{**known, **FEATURES.get(asked.variant, {})})
+        start = time.process_time()
+        model = kind(epsilon=epsilon, **given, features=settings)
+        model._features(feature_map(settings), Pictures(X))
+        making = time.process_time() - start
+        for draw in range(asked.draws):
             wall, start = time.perf_counter(), time.process_time()
             model.fit(X, y)
             wall, cpu = time.perf_counter() - wall, time.process_time() - start
             accuracy = model.score(test.images, test.labels)
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
             took = f"{making:.0f} {cpu:.0f} {wall:.0f} {memory:.1f}".split()
-            known = (asked.dataset, len(y), asked.variant, epsilon, draw)
-            _write(asked.out, [*known, f"{accuracy:.4f}", *took])
+            line = (asked.dataset, len(y), asked.variant, epsilon, draw)
+            _write(asked.out, [*line, f"{accuracy:.4f}", *took])
 
 
 def _write(path: Path, line: list[Any]) -> None:

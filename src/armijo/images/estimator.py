@@ -45,7 +45,7 @@ from armijo.images.features import (
     settings_for,
 )
 from armijo.images.reading import Pictures
-from armijo.methods.base import Problem, StepRecord
+from armijo.methods.base import Problem, StepRecord, calibrated
 from armijo.methods.whitened import (
     WHITENING_BITS,
     Whitened,
@@ -194,7 +194,11 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         seed = as_seed(self.random_state, name="random_state")
         pictures = Pictures(X, self.side)
         y = self._labels(y, len(pictures))
-        settings = self._settings(pictures)
+        declared = None if self.n_rows is None else _validate.row_count(self.n_rows)
+        n_rows = len(pictures) if declared is None else declared
+        method = self._method.calibrate(budget, self._problem(2, n_rows))
+        noise = calibrated(noise_multiplier=method.noise_multiplier)
+        settings = self._settings(pictures, n_rows / noise)
         declared_classes = None if self.classes is None else self.classes_.tolist()
         files = RunFiles(
             ledger=self.ledger,
@@ -202,10 +206,6 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
             resume=resume,
             named={"features": settings.digest(), "classes": declared_classes},
         )
-        declared = None if self.n_rows is None else _validate.row_count(self.n_rows)
-        n_rows = len(pictures) if declared is None else declared
-        method = self._method
-        method.calibrate(budget, self._problem(2, n_rows))  # refuse before the work
         warn_of_leaks(
             classes_read=self.classes is None, accounting="sound", leaky=False
         )
@@ -218,7 +218,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         run = Run(
             self._problem(made.size, n_rows).linear,
             FeatureRows(self._features(made, pictures), places, known),
-            method,
+            self._method,
             budget,
             n_rows=n_rows,
             relation=(
@@ -251,10 +251,10 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         refuse_other_type(y, self.classes_)
         return y
 
-    def _settings(self, pictures: Pictures) -> FeatureSettings:
+    def _settings(self, pictures: Pictures, signal: float = 0.0) -> FeatureSettings:
         """Return what the features follow from, of public numbers only."""
         if self.features is None:
-            return settings_for(pictures, self.mirror)
+            return settings_for(pictures, self.mirror, signal)
         shape = {"side": pictures.side, "channels": pictures.channels}
         given = {name: getattr(self.features, name) for name in shape}
         if given != shape:

@@ -27,7 +27,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -53,6 +53,7 @@ FLAT = 0.03  # patches with a smaller standard deviation make no filter
 PATCHES = 200_000  # from which filters are made
 WHITENING = 0.1  # added to the variances of patches
 BASIS = 1e-4  # added to the variances of features
+CLEAR = 25_000.0  # color images over noise from which more components are worth it
 
 Progress = Callable[[int, int], object]
 """Receives how many images are done, and of how many."""
@@ -388,7 +389,7 @@ class FeatureMap:
 
 
 _MADE: OrderedDict[FeatureSettings, FeatureMap] = OrderedDict()
-_MOST_MADE = 3  # a basis takes up to 270 MB
+_MOST_MADE = 3  # a basis takes up to 370 MB
 
 
 def feature_map(
@@ -402,13 +403,25 @@ def feature_map(
     return found
 
 
-def settings_for(pictures: Pictures, mirror: bool | None) -> FeatureSettings:
-    """Return what features follow from; color images are as their mirror images."""
+def settings_for(
+    pictures: Pictures, mirror: bool | None, signal: float = 0.0
+) -> FeatureSettings:
+    """Return what features follow from; color images are as their mirror images.
+
+    With mirror symmetry there are twice the filters, so that as many are no mirror
+    images of others.  ``signal`` is the public number of images over the noise of the
+    run: where it is large, more components are worth their noise in color images.
+    """
     color = pictures.channels == 3
+    mirrored = color if mirror is None else bool(mirror)
+    doubled = tuple(replace(bank, filters=2 * bank.filters) for bank in BANKS)
+    more = {"components": 3500} if color and signal >= CLEAR else {}
     return FeatureSettings(
         side=pictures.side,
         channels=pictures.channels,
-        mirror=color if mirror is None else bool(mirror),
+        mirror=mirrored,
+        banks=doubled if mirrored else BANKS,
+        **more,
     )
 
 

@@ -36,8 +36,12 @@ SMALLEST_NORM = math.sqrt(2)
 """What first weights count at least: one output by He et al. (2015), not zero."""
 
 _STEPS_PER_SNR = 0.03  # steps for each unit of n_rows over the noise of one release
-_ENOUGH_NOISE = 1.5  # with less in a batch, small batches waste budget
-_SAMPLING_PROBS = (0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04)
+_ENOUGH_NOISE = 2.5  # with less in a batch, small batches waste budget
+_MOST_PASSES = 40  # over all rows
+_SAMPLING_PROBS = (
+    *(0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04),
+    *(0.05, 0.06, 0.08, 0.1, 0.15, 0.2),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +64,10 @@ class AutoNetwork(DPSGD):
     * ``steps`` T is 0.03 ``n_rows`` / s, between 100 and 1,000: what noise adds to the
       weights over a given way is the same for every T, so there are as few steps as
       the longest stable one allows.
-    * ``sampling_prob`` q is the smallest of 0.01, 0.0125, ... 0.04 at which T batches
-      need a noise multiplier sigma of 1.5, else 0.04, and at least 256 expected
-      examples: with less noise in a batch, most of the budget is lost to sampling.
+    * ``sampling_prob`` q is the smallest of 0.01, 0.0125, ... 0.2 at which T batches
+      need a noise multiplier sigma of 2.5, but at most 40 passes over the rows, and at
+      least 256 expected examples: with less noise in a batch, much of the budget is
+      lost to sampling.
     * ``step_size`` is ``min(6, |W0| sqrt(3 / (d T)) / tau)`` over the clip, with
       ``tau = sigma / (q n_rows)`` the noise of each entry of the mean gradient, d the
       number of weights and \|W0\| their norm at the start, at least sqrt(2): the random
@@ -133,15 +138,16 @@ def sampling_prob_for(budget: Budget, steps: int, n_rows: int) -> float:
     """Return the smallest rate whose batches need enough noise, or the largest.
 
     >>> sampling_prob_for(Budget(epsilon=1.0, delta=1e-5), 482, 60_000)
-    0.02
+    0.03
     """
 
     def cheap(sampling_prob: float) -> bool:
         step = step_mechanism(sampling_prob, _ENOUGH_NOISE)
         return epsilon_of(step, steps, budget.delta)[0] < budget.epsilon
 
-    *smaller, largest = _SAMPLING_PROBS
     lowest = min(1.0, BATCH / n_rows)
+    few = [q for q in _SAMPLING_PROBS if q * steps <= _MOST_PASSES]
+    *smaller, largest = few or _SAMPLING_PROBS[:1]
     if lowest >= largest:
         return lowest
     return max(lowest, next(dropwhile(cheap, smaller), largest))
