@@ -36,7 +36,8 @@ def main() -> None:
     X, y, X_test, y_test = parts(asked.dataset, asked.rows, False)
     grid = product(asked.epsilon, STEPS, STEP_SIZES, CLIPS)
     for epsilon, steps, step_size, clip in grid:
-        module, begun = module_of(asked.network, False), time.process_time()
+        module = module_of(asked.network, X.shape[1:], False)
+        begun = time.process_time()
         armijo.train(
             module,
             nn.CrossEntropyLoss(reduction="none"),

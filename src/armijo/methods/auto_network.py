@@ -36,7 +36,7 @@ SMALLEST_NORM = math.sqrt(2)
 """What first weights count at least: one output by He et al. (2015), not zero."""
 
 _STEPS_PER_SNR = 0.03  # steps for each unit of n_rows over the noise of one release
-_ENOUGH_NOISE = 2.5  # with less in a batch, small batches waste budget
+_ENOUGH_NOISE = 1.5  # with less in a batch, small batches waste budget
 _MOST_PASSES = 40  # over all rows
 _SAMPLING_PROBS = (
     *(0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04),
@@ -65,7 +65,7 @@ class AutoNetwork(DPSGD):
       weights over a given way is the same for every T, so there are as few steps as
       the longest stable one allows.
     * ``sampling_prob`` q is the smallest of 0.01, 0.0125, ... 0.2 at which T batches
-      need a noise multiplier sigma of 2.5, but at most 40 passes over the rows, and at
+      need a noise multiplier sigma of 1.5, but at most 40 passes over the rows, and at
       least 256 expected examples: with less noise in a batch, much of the budget is
       lost to sampling.
     * ``step_size`` is ``min(6, |W0| sqrt(3 / (d T)) / tau)`` over the clip, with
@@ -138,7 +138,7 @@ def sampling_prob_for(budget: Budget, steps: int, n_rows: int) -> float:
     """Return the smallest rate whose batches need enough noise, or the largest.
 
     >>> sampling_prob_for(Budget(epsilon=1.0, delta=1e-5), 482, 60_000)
-    0.03
+    0.02
     """
 
     def cheap(sampling_prob: float) -> bool:
