@@ -132,6 +132,32 @@ def test_the_rule_for_mirror_images():
     assert found == {1: False, 3: True}
 
 
+@pytest.mark.parametrize(
+    ("channels", "signal", "filters", "components"),
+    [(1, 1e9, 1024, 2500), (3, 24_999, 2048, 2500), (3, 25_000, 2048, 3500)],
+)
+def test_the_rule_for_filters_and_components(channels, signal, filters, components):
+    pictures = Pictures(np.zeros((2, 16, 16, channels)))
+    found = PrivateImageClassifier()._settings(pictures, signal)
+    assert (found.banks[0].filters, found.components) == (filters, components)
+
+
+def test_components_follow_from_the_declared_number_of_images():
+    """Not from how many there are, which is private then."""
+    found = []
+
+    class Stopped(PrivateImageClassifier):
+        def _settings(self, pictures, signal=0.0):
+            found.append(signal)
+            raise KeyboardInterrupt
+
+    for count in (4, 8):
+        X, y = stripes(count)
+        with pytest.raises(KeyboardInterrupt):
+            Stopped(n_rows=1000, classes=[0, 1, 2]).fit(X, y)
+    assert found[0] == found[1] and 100 < found[0] < 1000
+
+
 def test_a_model_comes_back_from_its_file(fitted, tmp_path):
     path = tmp_path / "model.safetensors"
     fitted.save(path)
