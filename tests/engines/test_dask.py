@@ -28,6 +28,7 @@ from armijo.engines.blocks import (
     environment,
     refuse_environment,
 )
+from armijo.engines.dask import _keeps_order
 from armijo.errors import ArmijoError, TableError
 from armijo.methods.line_search import BLSGD
 from armijo.methods.sgd import DPSGD
@@ -91,6 +92,19 @@ def test_batches_are_drawn_by_the_number_of_a_row(client, method):
     assert np.array_equal(made.fit(table, "y").coef_, held)
     turned = dd.concat([table.partitions[k] for k in (2, 0, 1)])
     assert (made.fit(turned, "y").coef_ != held).any()  # rows have other numbers
+
+
+def test_what_is_known_to_keep_the_order_of_rows(client, tmp_path):
+    rows = pd.DataFrame({"a": range(40), "b": [1, 2] * 20})
+    rows.to_parquet(tmp_path / "rows.parquet")
+    frame = dd.from_pandas(rows, npartitions=4)
+    files = dd.read_parquet(tmp_path)
+    kept = [files[files.a > 3].assign(c=1), dd.concat([frame, files]), frame.persist()]
+    kept += [frame.repartition(npartitions=n) for n in (2, 9)]
+    assert all(map(_keeps_order, kept))
+    lost = [frame.shuffle("b"), frame.merge(frame, on="b"), frame.sort_values("b")]
+    lost += [frame.set_index("b"), frame.drop_duplicates(), dd.concat([*kept, lost[1]])]
+    assert not any(map(_keeps_order, lost))
 
 
 def test_workers_get_the_bits_of_one_batch_only():

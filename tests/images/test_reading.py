@@ -157,3 +157,19 @@ def test_binary_files_of_cifar(tmp_path):
         (tmp_path / "wrong.bin").write_bytes(wrong)
         with pytest.raises(TableError, match="records of 3073 bytes"):
             load_images(tmp_path / "wrong.bin")
+
+
+@pytest.mark.filterwarnings("error")
+def test_no_warning_tells_of_an_image(tmp_path):
+    X = np.full((3, 16, 16), 0.5)
+    X[1, 2, 3], X[2, 0, 0] = 1e300, np.inf
+    found = Pictures(X)[0:3]
+    assert found[1].max() == 1.0 and (found[1] == 0.5).sum() == 255  # cut, not blank
+    assert Pictures(X).known().tolist() == [True, True, False] and not found[2].any()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    palette = Image.new("P", (16, 16))
+    palette.info["transparency"] = bytes(range(16))
+    palette.save(tmp_path / "a" / "palette.png", transparency=bytes(range(16)))
+    Image.new("L", (9500, 9500)).save(tmp_path / "b" / "large.png")
+    assert load_images(tmp_path).readable.all()

@@ -43,6 +43,11 @@ _LABELS = "y"
 _SMALL_TASK = 1 << 14  # bytes
 _PATIENCE = 10  # seconds that a scheduler may take to answer
 _MEMORY_SHARE = 0.25  # of the workers' memory, for features that are held
+# Kinds of steps of a frame that keep the order of rows.
+_IN_ORDER = {
+    *("Blockwise", "DelayedsExpr", "FromGraph", "StackPartition", "RepartitionSize"),
+    *("RepartitionToFewer", "RepartitionToMore", "RepartitionDivisions"),
+}
 
 
 def open_dask(X: Any, y: Any) -> tuple["DaskTable", str | None]:
@@ -77,10 +82,12 @@ def open_dask(X: Any, y: Any) -> tuple["DaskTable", str | None]:
 def _keeps_order(frame: Any) -> bool:
     """Say whether rows come in the same order whenever they are computed.
 
-    Rows that workers exchange come as they arrive.
+    Every step must be known to keep it: rows that workers exchange, to shuffle, sort or
+    merge, come as they arrive.
     """
     steps = frame.optimize(fuse=False).expr.walk()
-    return not any("Shuffle" in type(step).__name__ for step in steps)
+    kinds = ({kind.__name__ for kind in type(step).__mro__} for step in steps)
+    return all(_IN_ORDER & names for names in kinds)
 
 
 def _labels(parts: list[Any], X: Any, y: Any) -> list[Any]:

@@ -8,6 +8,7 @@ place as a blank, and nothing tells of it.
 
 import gzip
 import math
+import warnings
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -105,10 +106,13 @@ class Pictures:
 
     def __getitem__(self, part: slice) -> NDArray[np.float32]:
         """Return some images, (rows, channels, side, side), zeros for blanks."""
-        block = self._images[part].astype(np.float32)
-        if self._images.dtype.kind in "ui":
+        images = self._images[part]
+        finite = np.isfinite(images).reshape(len(images), -1).all(axis=1)
+        if images.dtype.kind == "f":  # cut before: a cast that overflows warns
+            images = np.clip(images, 0, 1)
+        block = images.astype(np.float32)
+        if images.dtype.kind in "ui":
             block /= 255
-        finite = np.isfinite(block).reshape(len(block), -1).all(axis=1)
         block[~finite] = 0
         np.clip(block, 0, 1, out=block)
         if (self.height, self.width) == (self.side, self.side):
@@ -215,7 +219,7 @@ def _decoded(
     from PIL import Image
 
     try:
-        with Image.open(file) as image:
+        with warnings.catch_warnings(action="ignore"), Image.open(file) as image:
             if exact and (image.height, image.width) != size:
                 return None
             found = image.convert("L" if gray else "RGB")
