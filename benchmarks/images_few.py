@@ -18,6 +18,7 @@ import pandas as pd
 from torch import nn
 
 import armijo
+from armijo.methods.sgd import DPSGD
 from benchmarks.network_accuracy import accuracy, module_of, parts
 
 RESULTS = Path("docs", "results", "images_few.csv")
@@ -44,11 +45,12 @@ def main() -> None:
             (X, y),
             epsilon=epsilon,
             delta=1e-5,
-            method="sgd",
-            steps=steps,
-            sampling_prob=SAMPLING_PROB,
-            step_size=step_size / clip,  # of a gradient in units of the clip
-            max_grad_norm=clip,
+            method=DPSGD(
+                steps=steps,
+                sampling_prob=SAMPLING_PROB,
+                step_size=step_size / clip,  # of a gradient in units of the clip
+                max_grad_norm=clip,
+            ),
         )
         row = {
             "dataset": asked.dataset,

@@ -97,6 +97,13 @@ class TestResume:
             for path in (out, killed)
         ]
         assert charges[0] == charges[1] == 2 + Whitened().steps
+        ledger = out.with_name(out.name + ".ledger")
+        assert call("verify", ledger).exit_code == 0
+        changed = bytearray(out.read_bytes())
+        changed[-1] ^= 1  # the last bit of a weight
+        out.write_bytes(changed)
+        told = call("verify", ledger)
+        assert told.exit_code != 0 and out.name in told.output.replace("\n", "")
         assert not out.with_name(out.name + ".checkpoint").exists()
 
     def test_other_images_and_settings_are_refused(self, killed, tmp_path):

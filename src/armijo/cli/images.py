@@ -65,8 +65,10 @@ def fit_images(
     """Train a differentially private classifier of images."""
     import numpy as np
 
+    from armijo.accounting.ledger import close_ledger
     from armijo.images.estimator import PrivateImageClassifier
     from armijo.images.reading import load_images
+    from armijo.report.page import digest
 
     refuse_existing(out)
     checkpoint = out.with_name(out.name + ".checkpoint")
@@ -93,6 +95,8 @@ def fit_images(
             resume=resume,
         )
     model.save(out)
+    if ledger is None:  # of this run alone: armijo verify compares the model with it
+        close_ledger(out.with_name(out.name + ".ledger"), {out.name: digest(out)})
     checkpoint.unlink(missing_ok=True)
     privacy = model.privacy_statement_
     if not privacy["guarantee"]:
