@@ -209,6 +209,24 @@ class TestOddTables:
         assert sizes[1] == 1, "else the seed shows nothing"
         assert all("id" not in pair for pair in method.model(state).pairs())
 
+    @pytest.mark.parametrize("loss", ["logistic", "softmax", "squared"])
+    def test_a_table_of_which_no_level_stands_out(self, loss):
+        """All features are zero: the intercept is what there is to learn."""
+        rng = np.random.default_rng(0)
+        columns = tuple(CategoryColumn(name=n, n_levels=30) for n in "ab")
+        table = CodedTable(columns, tuple(rng.integers(0, 30, (2, 300))))
+        y = {"logistic": np.repeat([-1.0, 1.0], 150), "softmax": np.arange(300.0) % 3}
+        method, state, _ = released(
+            table,
+            y.get(loss, rng.normal(size=300)),
+            objective_of(loss, columns=columns),
+            budget=Budget(epsilon=0.05, delta=1e-6),
+        )
+        sizes = [column.size for column in method.features(state, 0).columns]
+        assert sizes == [1, 1], "else the seed shows nothing"
+        scores = method.model(state).scores(table)
+        assert np.ptp(scores, axis=0).max() == 0 and np.isfinite(scores).all()
+
 
 def run_of(
     tmp_path=None,
