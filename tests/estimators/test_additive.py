@@ -176,6 +176,8 @@ def test_a_persons_rows_weigh_one_together():
 def test_weights_are_at_most_one():
     assert clipped_weights([2, -1, np.nan, 0.25], 4).tolist() == [1, 0, 0, 0.25]
     assert class_weights({0: 2.0}, np.array([0, 1])) == (1.0, 0.5)
+    with pytest.raises(ValueError, match="finite weights"):
+        class_weights({"a": "heavy"}, np.array(["a", "b"]))
     assert person_weights(["a", "a", None], 3).tolist() == [0.5, 0.5, 0.0]
     for bad in ({2: 1.0}, {0: -1.0}, {0: np.nan}, {0: 0, 1: 0}, "even"):
         with pytest.raises(ValueError, match=r"class_weight|class with a weight"):
@@ -293,6 +295,29 @@ def test_an_array_with_text_is_refused_without_its_cells():
     with pytest.raises(ValueError, match="Expected numbers in all cells") as caught:
         PrivateClassifier(classes=[0, 1]).fit(X, np.arange(20) % 2)
     assert "secret" not in str(caught.value)
+
+
+DAYS = np.arange(20).astype("datetime64[D]")
+SECRET = np.full(20, 4321.5 + 1j)
+
+
+@pytest.mark.parametrize("labels", [DAYS, SECRET, np.array(["1"] * 20)])
+def test_labels_of_a_type_that_is_no_class_are_refused_unseen(labels):
+    X = np.arange(20.0)[:, None]
+    with pytest.raises(ValueError, match=r"type of the classes|Complex data") as e:
+        PrivateClassifier(classes=[0, 1]).fit(X, labels)
+    assert "4321" not in str(e.value) and e.value.__cause__ is None
+
+
+@pytest.mark.parametrize("place", ["X", "y", "sample_weight"])
+@pytest.mark.parametrize("kind", [PrivateClassifier, PrivateRegressor])
+def test_complex_numbers_are_refused_unseen(place, kind):
+    rows = {"X": np.ones((20, 1)), "y": np.arange(20) % 2, "sample_weight": None}
+    rows[place] = SECRET[:, None] if place == "X" else SECRET
+    settings = {"classes": [0, 1]} if kind is PrivateClassifier else {}
+    with pytest.raises(ValueError, match="Complex data not supported") as error:
+        kind(**settings).fit(**rows)
+    assert "4321" not in str(error.value)
 
 
 @quiet
