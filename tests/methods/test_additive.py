@@ -466,7 +466,7 @@ class TestPlainValues:
                     AdditiveModel.from_dict({**document, name: value})
 
     @pytest.mark.parametrize(
-        "name", ["scales", "counts", "chosen", "calibration", "weights"]
+        "name", ["ranges", "counts", "chosen", "calibration", "weights"]
     )
     def test_vectors_have_to_be_as_long_as_they_were(self, name):
         document = document_of(model_of())
@@ -477,6 +477,14 @@ class TestPlainValues:
         spoiled[name][0] = None
         with pytest.raises(ValueError, match="changed after training"):
             AdditiveModel.from_dict(spoiled)
+
+    def test_ranges_have_to_be_some(self):
+        document = document_of(model_of())
+        low, high = document["ranges"][:2]
+        for ends in ([high, low], [low, low], [-1.7e308, 1.7e308]):
+            changed = {**document, "ranges": [*ends, *document["ranges"][2:]]}
+            with pytest.raises(ValueError, match="changed after training"):
+                AdditiveModel.from_dict(changed)
 
     def test_columns_are_checked(self):
         document = document_of(model_of())
