@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of tables as they come: frames, labels, weights, persons, doubts."""
 
+import math
+import warnings
+
 import numpy as np
 import pandas as pd
 import polars
@@ -318,6 +321,41 @@ def test_complex_numbers_are_refused_unseen(place, kind):
     with pytest.raises(ValueError, match="Complex data not supported") as error:
         kind(**settings).fit(**rows)
     assert "4321" not in str(error.value)
+
+
+USUAL = {
+    "y": [0, 1] * 30,
+    "sample_weight": [0.5, 1.0] * 30,
+    "person": list(range(60)),
+}
+ODD_VALUES = (None, "x", math.inf, 1j, 10**400, [1], {"k": 1}, b"1", pd.NaT, "\ud800")
+
+
+def outcome(kind, settings, **given):
+    """Return all that a fit tells before its model: an error, or warnings."""
+    frame = pd.DataFrame({"x": np.arange(60.0)})
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            kind(n_rows=60, random_state=1, **settings).fit(frame, **given)
+        except Exception as error:
+            return repr(error)
+    return [str(one.message) for one in told if one.category is not ModelWarning]
+
+
+@pytest.mark.parametrize("place", USUAL)
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(PrivateClassifier, {"classes": [0, 1]}), (PrivateRegressor, {})],
+)
+@pytest.mark.parametrize("form", [list, lambda v: np.array([*v, 0], dtype=object)[:-1]])
+def test_nothing_tells_of_one_odd_value(place, kind, settings, form):
+    """Beside 59 others in a list or an array of objects, whatever it is."""
+    usual = outcome(kind, settings, **USUAL)
+    for value in ODD_VALUES:
+        values = [value, *USUAL[place][1:]]
+        given = {**USUAL, place: form(values)}
+        assert outcome(kind, settings, **given) == usual == [], value
 
 
 @quiet

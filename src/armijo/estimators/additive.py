@@ -552,7 +552,7 @@ class PrivateClassifier(ClassifierMixin, PrivateTableEstimator):
         known: Any = self.classes
         if known is None and listed and self.schema == FROM_DTYPES:
             known = y.dtype.categories.tolist()
-        y = as_column(y)
+        y = as_column(y, typed=known is None)
         _validate.same_length("a label for each row", len(y), n_rows)
         if known is None and y.dtype == bool:
             known = [False, True]

@@ -278,7 +278,13 @@ def no_cell_shown() -> Iterator[None]:
         ) from None
 
 
-def as_column(values: Any, dtype: Any = None) -> NDArray[Any]:
-    """Return labels, targets or weights as an array; no error shows one of them."""
+def as_column(values: Any, dtype: Any = None, *, typed: bool = False) -> NDArray[Any]:
+    """Return labels, targets or weights as an array; no error shows one of them.
+
+    A list has no type: one text in it would make texts of all others.  Its values stay
+    as they are, unless ``typed`` says that they may tell their type.
+    """
+    if isinstance(values, list | tuple) and not typed:
+        dtype = object
     with no_cell_shown():
         return column_or_1d(values, dtype=dtype, warn=True)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from armijo import _validate
 from armijo.estimators.base import as_column
+from armijo.tables.cells import to_numbers
 
 ClassWeight = Mapping[Any, float] | str | None
 
@@ -30,8 +31,9 @@ def clipped_weights(sample_weight: Any, n_rows: int) -> NDArray[np.float64] | No
         return None
     values = as_column(sample_weight)
     _validate.same_length("a sample_weight for each row", len(values), n_rows)
-    if values.dtype == object:
-        values = pd.to_numeric(pd.Series(values), errors="coerce").to_numpy()
+    if values.dtype == object:  # each by itself: one may be of any type
+        values, unfit = to_numbers(pd.Series(values))
+        values[unfit] = np.nan
     if values.dtype.kind not in "fiub":
         raise ValueError(
             f"Expected sample_weight to be numbers, got the type {values.dtype}; "
