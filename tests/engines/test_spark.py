@@ -139,6 +139,21 @@ def test_partitions_are_coded_once(spark, tmp_path):
     assert made and len(list(tmp_path.iterdir())) == made
 
 
+def test_workers_do_not_go_through_their_modules_after_each_step(spark):
+    rows_of(numbers(spark)).total(TASK)
+    found = spark.range(0, 2, 1, 2).mapInArrow(frozen, "frozen long").collect()
+    assert max(row[0] for row in found) > 10_000
+
+
+def frozen(batches):
+    import gc
+
+    import pyarrow as pa
+
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"frozen": [gc.get_freeze_count()]})
+
+
 def test_errors_of_workers_tell_nothing_of_rows(spark, capfd):
     with pytest.raises(TableError, match="an error of type ValueError"):
         rows_of(numbers(spark), cannot)
