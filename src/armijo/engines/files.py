@@ -54,10 +54,7 @@ def open_files(path: str | os.PathLike[str]) -> FileParts:
     text = os.fspath(path)
     stream = find_stream(text, everything=True)
     if stream is None:
-        raise TableError(
-            f"{text}: Expected Parquet files for an engine (a folder, a pattern, an "
-            "address or a file), got something else. Nothing was spent."
-        )
+        raise no_files(path)
     filesystem: pafs.FileSystem = pafs.LocalFileSystem()
     if "://" in text:
         filesystem, _ = pafs.FileSystem.from_uri(text)
@@ -71,6 +68,14 @@ def open_files(path: str | os.PathLike[str]) -> FileParts:
         for part in _cut(fragment)
     )
     return FileParts(stream.schema, tuple(parts))
+
+
+def no_files(path: str | os.PathLike[str]) -> TableError:
+    """Return the error of a path that names no Parquet files."""
+    return TableError(
+        f"{path}: Expected Parquet files for an engine (a folder, a pattern, an "
+        "address or a file), got something else. Nothing was spent."
+    )
 
 
 def _cut(fragment: ds.ParquetFileFragment) -> Iterator[ds.ParquetFileFragment]:
