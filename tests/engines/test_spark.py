@@ -15,7 +15,6 @@ from armijo import PrivateClassifier, PrivateLogisticRegression
 from armijo.data.blocks import SumTask
 from armijo.data.query import Rows, Taken
 from armijo.engines import open_blocks
-from armijo.engines.blocks import Answer, Failure
 from armijo.errors import ArmijoError, TableError
 
 pytestmark = [
@@ -81,30 +80,6 @@ def test_scores_of_linear_models(spark, people):
     frame = spark.createDataFrame(rows.assign(place=np.arange(len(rows))))
     found = placed(model.decision_function(frame))["score"]
     assert np.array_equal(found, model.decision_function(rows[["age"]]))
-
-
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        (lambda found: found[:-1], "1 were lost"),
-        (lambda found: [*found, found[0]], "counted twice"),
-        (lambda found: [Failure("an error of type X"), *found], "of type X"),
-        (
-            lambda found: [
-                found[0]._replace(entry=found[0].entry._replace(n_rows=3)),
-                *found[1:],
-            ],
-            "changed",
-        ),
-    ],
-)
-def test_a_total_that_is_not_of_all_partitions_ends_the_run(spark, spoil, said):
-    rows = rows_of(numbers(spark))
-    asked = list(rows._ask(TASK))
-    assert all(isinstance(found, Answer) for found in asked)
-    rows._ask = lambda task: iter(spoil(asked))
-    with pytest.raises(ArmijoError, match=said):
-        rows.total(TASK)
 
 
 def test_blocks_of_a_partition_add_up_to_the_sum_in_memory(spark, monkeypatch):

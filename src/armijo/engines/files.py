@@ -28,10 +28,22 @@ class FilePart:
     schema: pa.Schema
 
     def read(self, columns: Sequence[str]) -> pa.Table:
-        """Return some columns of the rows."""
-        return self.fragment.to_table(
-            schema=self.schema, columns=list(columns), use_threads=False
-        )
+        """Return some columns of the rows.
+
+        Raises
+        ------
+        TableError
+            They cannot be read; the file is named, without what its reader says.
+        """
+        try:
+            return self.fragment.to_table(
+                schema=self.schema, columns=list(columns), use_threads=False
+            )
+        except (pa.ArrowException, OSError) as error:
+            raise TableError(
+                f"{self.fragment.path}, in which {type(error).__name__} stopped the "
+                "reader: write the file again"
+            ) from None
 
 
 @dataclass(frozen=True, eq=False)
