@@ -318,8 +318,9 @@ def test_a_run_is_not_resumed_by_another_engine(engine, files, tmp_path, monkeyp
     assert (out / "ledger.jsonl").read_bytes() == before
 
 
-def test_two_drivers_do_not_share_a_run(client, files, tmp_path, monkeypatch):
-    """A second one that resumes would draw the same noise for charges of its own."""
+@pytest.fixture
+def on_dask(client, files, tmp_path, monkeypatch):
+    """What fits the files on the workers of this process."""
     monkeypatch.setattr("armijo.engines.dask.client_of", lambda _: Here(client))
     given = {
         "schema": files / "schema.toml",
@@ -327,17 +328,22 @@ def test_two_drivers_do_not_share_a_run(client, files, tmp_path, monkeypatch):
         "engine": "dask",
         "out": tmp_path / "run",
     }
+    return given
+
+
+def test_two_drivers_do_not_share_a_run(on_dask, files):
+    """A second one that resumes would draw the same noise for charges of its own."""
     refused = []
 
     def second(record):
         with pytest.raises(LedgerError, match="in use by another"):
-            fit_table(files / "data", resume=True, **given)
+            fit_table(files / "data", resume=True, **on_dask)
         refused.append(record.batch)
         return record.batch == 2
 
-    fit_table(files / "data", callback=second, **given)
+    fit_table(files / "data", callback=second, **on_dask)
     assert refused == [0, 1, 2]
-    assert fit_table(files / "data", resume=True, **given).finished
+    assert fit_table(files / "data", resume=True, **on_dask).finished
 
 
 def model_of(folder):
@@ -442,17 +448,9 @@ def test_after_a_kill_workers_of_another_kind_get_no_noise_of_the_old_key(
 
 
 def test_what_workers_are_is_a_fact_of_the_run_key(
-    client, files, tmp_path, monkeypatch
+    on_dask, files, tmp_path, monkeypatch
 ):
     from armijo.engines import blocks
-
-    monkeypatch.setattr("armijo.engines.dask.client_of", lambda _: Here(client))
-    given = {
-        "schema": files / "schema.toml",
-        "parameters": {"epsilon": 1.0, "delta": 1e-5},
-        "engine": "dask",
-        "out": tmp_path / "run",
-    }
 
     def stop(record):
         if record.batch == 3:
@@ -460,7 +458,7 @@ def test_what_workers_are_is_a_fact_of_the_run_key(
 
     monkeypatch.setattr("armijo.training.run.Run._save", first_only())
     with pytest.raises(KeyboardInterrupt):
-        fit_table(files / "data", callback=stop, **given)
+        fit_table(files / "data", callback=stop, **on_dask)
     before = len(read_ledger(tmp_path / "run" / "ledger.jsonl").charges)
     newer = blocks.environment()._replace(pandas="99.0")
     for module in ("blocks", "dask"):  # the workers are threads of this process
@@ -470,7 +468,7 @@ def test_what_workers_are_is_a_fact_of_the_run_key(
         pytest.warns(RechargeWarning, match=r"changed since then: the workers\."),
         pytest.raises(BudgetExceeded),
     ):
-        fit_table(files / "data", resume=True, **given)
+        fit_table(files / "data", resume=True, **on_dask)
     assert len(read_ledger(tmp_path / "run" / "ledger.jsonl").charges) == before == 4
 
 
