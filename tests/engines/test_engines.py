@@ -273,7 +273,7 @@ def test_pages_that_a_worker_cannot_read_name_their_file(
         table.rows(encoded, columns=["a"], cell_bytes=8)
 
 
-def test_weights_are_a_column_and_persons_are_refused(engine, people, tmp_path):
+def test_weights_are_a_column(engine, people):
     weight = np.linspace(0, 1, len(people))
     held = classifier().fit(people, "income", sample_weight=weight)
     table = engine.table(people.assign(weight=weight), 3)

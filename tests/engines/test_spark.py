@@ -15,6 +15,7 @@ from armijo import PrivateClassifier, PrivateLogisticRegression
 from armijo.data.blocks import SumTask
 from armijo.data.query import Rows, Taken
 from armijo.engines import open_blocks
+from armijo.engines.spark import _last_line
 from armijo.errors import ArmijoError, TableError
 
 pytestmark = [
@@ -254,6 +255,41 @@ def test_a_worker_of_another_kind_is_refused(spark_needs, tmp_path):
     found = run_script(OTHER, tmp_path, "ATEN_CPU_CAPABILITY", "default")
     assert "cpu_capability" in found.stdout, said(found)
     assert "Nothing was spent" in found.stdout
+
+
+def test_what_java_says_is_told_without_its_places():
+    told = """An error occurred while calling None.None.
+: org.apache.spark.SparkException: the master is gone
+\tat org.apache.spark.Some.thing(Some.scala:1)
+\t... 7 more
+"""
+    found = _last_line(RuntimeError(told))
+    assert found == (
+        "RuntimeError: 'org.apache.spark.SparkException: the master is gone'."
+    )
+
+
+@pytest.mark.slow
+def test_a_master_that_nobody_answers_for_is_named(spark_needs, files, tmp_path):
+    found = run_script(NOBODY, tmp_path, files)
+    assert "Spark at 'spark://127.0.0.1:9'" in found.stdout, said(found)
+    assert "Nothing was spent" in found.stdout and not (tmp_path / "run").exists()
+
+
+NOBODY = """
+import sys, warnings
+warnings.simplefilter("ignore")
+from armijo.cli.fit import fit_table
+from armijo.errors import ArmijoError
+
+folder, out = sys.argv[1], sys.path[0] + "/run"
+given = {"parameters": {"epsilon": 1.0, "delta": 1e-5}, "out": out}
+given |= {"engine": "spark", "scheduler": "spark://127.0.0.1:9"}
+try:
+    fit_table(folder + "/data", schema=folder + "/schema.toml", **given)
+except ArmijoError as error:
+    print(error)
+"""
 
 
 @pytest.mark.slow

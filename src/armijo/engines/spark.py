@@ -120,9 +120,11 @@ def _session(address: str | None) -> Any:
             builder = builder.remote(address) if connect else builder.master(address)
         return builder.getOrCreate()
     except Exception as error:
+        place = "its own configuration's master" if address is None else address
         raise ArmijoError(
-            "Expected a session of Spark (the extra armijo[spark], Java 17, and a "
-            f"master that answers), got {_last_line(error)} Nothing was spent."
+            f"Expected a session of Spark at {shown(place)} (the extra armijo[spark], "
+            f"Java 17, and a master that answers), got {_last_line(error)} Nothing was "
+            "spent."
         ) from None
 
 
@@ -323,8 +325,10 @@ def _refuse_workers(spark: Any) -> None:
 
 
 def _last_line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    said = shown(lines[-1].strip() if lines else "", most=200).rstrip(".")
+    """Return what is said last, without the places of Java's own code."""
+    lines = [line.strip(" \t:") for line in str(error).splitlines()]
+    told = [line for line in lines if line and not line.startswith(("at ", "... "))]
+    said = shown(told[-1] if told else "", most=200).rstrip(".")
     return f"{type(error).__name__}: {said}."
 
 
