@@ -527,6 +527,33 @@ def test_a_file_that_changed_before_a_resume_is_named(folder):
     refused("1 were removed or renamed")
 
 
+def test_a_run_does_not_go_on_with_another_column_in_a_role(tmp_path):
+    """The noise of its charges was drawn for totals of the first one."""
+    table = visits().append_column("other", visits()["weight"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    given = {"checkpoint": tmp_path / "checkpoint", "memory": 0}
+
+    def fit(weight, **more):
+        unused = {"who", "weight", "other"} - {weight}
+        schema = dict.fromkeys(sorted(unused), "ignore")
+        model = visitor_model(schema=schema, random_state=None, **more)
+        files = ds.dataset(tmp_path / "a.parquet")
+        resume = {"resume": not more}
+        model.fit_resumable(files, "label", sample_weight=weight, **given, **resume)
+
+    with pytest.raises(Killed):
+        fit("weight", callback=killed)
+    before = (tmp_path / "checkpoint.ledger").read_bytes()
+    with pytest.raises(ArmijoError, match="Expected the rows that the run began with"):
+        fit("other")
+    assert (tmp_path / "checkpoint.ledger").read_bytes() == before
+
+
+def killed(record):
+    if record.batch == 3:
+        raise Killed
+
+
 def test_a_file_that_changed_between_passes_ends_the_run(folder):
     seen = []
 
