@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils import Tags, column_or_1d
+from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -29,6 +29,7 @@ from armijo.engines import BlockTable, open_blocks
 from armijo.errors import TableError
 from armijo.estimators.base import (
     PrivateEstimator,
+    as_column,
     by_partition,
     no_cell_shown,
     positions,
@@ -564,7 +565,7 @@ class PrivateClassifier(ClassifierMixin, PrivateTableEstimator):
         if isinstance(label, Label) and self.classes is None:
             self.classes_ = np.array(label.classes)
             if y is not None:
-                y = column_or_1d(y, warn=True, dtype=object)
+                y = as_column(y, dtype=object)
                 _validate.same_length("a label for each row", len(y), len(frame))
                 frame = pd.DataFrame({label.name: y})
             return code_column(frame, label).astype(np.int64)
@@ -580,7 +581,7 @@ class PrivateClassifier(ClassifierMixin, PrivateTableEstimator):
         known: Any = self.classes
         if known is None and listed and self.schema == FROM_DTYPES:
             known = y.dtype.categories.tolist()
-        y = column_or_1d(y, warn=True)
+        y = as_column(y, typed=known is None)
         _validate.same_length("a label for each row", len(y), n_rows)
         if known is None and y.dtype == bool:
             known = [False, True]
@@ -729,7 +730,7 @@ class PrivateRegressor(RegressorMixin, PrivateTableEstimator):
             if target is None:
                 raise _no_target()
             return code_column(frame, target).astype(np.float64)
-        values = column_or_1d(y, warn=True)
+        values = as_column(y)
         _validate.same_length("a target for each row", len(values), len(frame))
         (numbers,) = Target("y").code(pd.Series(values, name="y"))
         return np.asarray(numbers)

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.utils import column_or_1d
 
 from armijo.data.coded import CodedRows, ColumnInfo
 from armijo.data.query import Taken
 from armijo.errors import TableError
-from armijo.estimators.base import for_loss, positions
+from armijo.estimators.base import as_column, for_loss, positions
 from armijo.estimators.weights import clipped_weights, row_weights, shared_weights
 from armijo.tables.cells import listed, readable_dates, shown, suggestion
 from armijo.tables.coder import code_column, code_table
@@ -87,7 +86,7 @@ class ClassLabels:
         if isinstance(self.column, Label):
             return code_column(frame, self.column).astype(np.int64)
         labels = readable_dates(frame[self.column])
-        return positions(column_or_1d(labels), self.classes)
+        return positions(as_column(labels), self.classes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,6 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
 
 from armijo import _validate
@@ -33,6 +32,7 @@ from armijo.data.feature_rows import FeatureRows, held_rows
 from armijo.errors import ArmijoError
 from armijo.estimators.base import (
     UNKNOWN,
+    as_column,
     positions,
     refuse_other_type,
     warn_of_leaks,
@@ -233,7 +233,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
 
     def _labels(self, y: Any, count: int) -> NDArray[Any]:
         """Return the labels, and set the classes."""
-        y = column_or_1d(y, warn=True)
+        y = as_column(y)
         _validate.same_length("a label for each image", len(y), count)
         if not count:
             raise ValueError(
