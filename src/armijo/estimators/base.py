@@ -32,6 +32,7 @@ from armijo.engines import engine_of, predict_blocks
 from armijo.errors import PrivacyLeakWarning
 from armijo.methods.base import StepRecord
 from armijo.plotting import plot_history
+from armijo.tables.stream import is_stream, open_stream
 from armijo.training.run import Run
 
 _DEFAULTS = {"epsilon": 1.0, "delta": 1e-5}
@@ -46,11 +47,16 @@ Predict = TypeVar("Predict", bound=Callable[..., Any])
 def by_partition(method: Predict) -> Predict:
     """Let a method that predicts rows do so on a table of an engine, lazily.
 
-    Workers get the model without what only a fit needs.
+    Workers get the model without what only a fit needs.  A stream is predicted block by
+    block, in the order of its rows.
     """
 
     @wraps(method)
     def predict(self: Any, X: Any) -> Any:
+        if is_stream(X):
+            check_is_fitted(self)
+            blocks = open_stream(X).frames_with(self.__dict__.get("feature_names_in_"))
+            return np.concatenate([method(self, block) for block in blocks])
         if engine_of(X) is None:
             return method(self, X)
         check_is_fitted(self)

@@ -90,7 +90,16 @@ def person_weights(persons: Any, n_rows: int) -> NDArray[np.float64]:
     _validate.same_length("a person for each row", len(values), n_rows)
     codes, _ = pd.factorize(pd.Series(values, dtype=object))
     counts = np.bincount(codes[codes >= 0], minlength=1)
-    return np.where(codes < 0, 0.0, 1.0 / np.maximum(counts[codes], 1))
+    return shared_weights(np.where(codes < 0, np.nan, counts[codes]))
+
+
+def shared_weights(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return one over the rows of each row's person, zero where there is none (NaN).
+
+    >>> shared_weights(np.array([2.0, np.nan, 1.0]))
+    array([0.5, 0. , 1. ])
+    """
+    return np.where(np.isnan(counts), 0.0, 1.0 / counts)
 
 
 def row_weights(*parts: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
