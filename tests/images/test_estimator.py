@@ -236,9 +236,32 @@ def test_features_are_made_when_they_are_paid_for(tmp_path, monkeypatch):
 
 def test_marks_of_other_lengths_are_refused_before_a_charge(tmp_path):
     path = tmp_path / "ledger.jsonl"
+    marks = np.ones(39, dtype=bool)
     with pytest.raises(ValueError, match="a mark for each image"):
-        model(ledger=path).fit(*stripes(40), readable=np.ones(39))
+        model(ledger=path).fit(*stripes(40), readable=marks)
+    for bad in (np.ones((40, 1), dtype=bool), np.ones(40), [True, None] * 20):
+        with pytest.raises(ValueError, match="a vector of booleans"):
+            model(ledger=path).fit(*stripes(40), readable=bad)
     assert not path.exists()
+
+
+def test_no_failure_after_the_charge_tells_of_images(tmp_path, monkeypatch):
+    X, y = stripes(40)
+    expected = model().fit(X, y).coef_
+    (tmp_path / "cache").mkdir()
+    model(cache=tmp_path / "cache").fit(X, y)
+    (file,) = (tmp_path / "cache").iterdir()
+    file.write_bytes(file.read_bytes()[:200])
+    assert np.array_equal(model(cache=tmp_path / "cache").fit(X, y).coef_, expected)
+
+    def full(path, data, **how):
+        raise OSError(28, "No space left on device", str(path))
+
+    file.unlink()
+    monkeypatch.setattr("armijo.images.estimator.replace_file", full)
+    with pytest.raises(ArmijoError, match="could not be made: OSError") as caught:
+        model(cache=tmp_path / "cache").fit(X, y)
+    assert file.name not in str(caught.value) and caught.value.__cause__ is None
 
 
 def test_a_run_that_was_stopped_predicts_something(tmp_path):

@@ -123,6 +123,13 @@ class TestRange:
         wide = learned_range(octaves(numbers), 1.0, None, None)
         assert narrowed_range(wide, counted(numbers, FINE, 5.0), 5.0, 5000) == wide
 
+    @pytest.mark.parametrize("size", [1e300, 1.7e18, -1.7e18, 1e16, 2.0**50])
+    def test_numbers_beyond_all_octaves_keep_a_range(self, size):
+        numbers = np.full(5000, size)
+        wide = learned_range(octaves(numbers), 1.0, None, None)
+        low, high = narrowed_range(wide, counted(numbers, FINE), 1.0, 5000)
+        assert wide[0] <= low < high <= wide[1]
+
     def test_noise_and_few_rows_narrow_nothing(self):
         numbers, wide = np.full(5000, 47.0), (32.0, 64.0)
         for noise in (1000.0, 5000.0, 1e6):
@@ -135,7 +142,12 @@ class TestRange:
     @given(
         arrays(float, FINE.size, elements=st.floats(-1e6, 1e6)),
         st.floats(0, 100),
-        st.sampled_from([(32.0, 64.0), (0.0, 1.0), (-4.0, 2.0), (-8.0, 0.0)]),
+        st.sampled_from(
+            [
+                *[(32.0, 64.0), (0.0, 1.0), (-4.0, 2.0), (-8.0, 0.0)],
+                *[(2.0**50, 2.0**51), (-(2.0**51), -(2.0**50)), (-(2.0**51), 2.0**51)],
+            ]
+        ),
         st.floats(-10, 1e4),
     )
     def test_it_is_within_the_other_for_any_counts(self, fine, noise, ends, present):

@@ -17,6 +17,7 @@ from armijo import _validate
 from armijo.accounting.budget import FloatArray
 from armijo.data.integer_rows import FEATURE_BITS, IntegerRows, blocks
 from armijo.data.query import Index, Taken
+from armijo.errors import ArmijoError
 
 
 def held_rows(steps: NDArray[np.int16], weight: FloatArray) -> IntegerRows:
@@ -74,7 +75,15 @@ class FeatureRows:
 
     @cached_property
     def _made(self) -> Made:
-        return self._make()
+        try:
+            return self._make()
+        except ArmijoError:
+            raise
+        except Exception as error:  # its words may tell of rows, or of their number
+            raise ArmijoError(
+                f"Features of the rows could not be made: {type(error).__name__}. What "
+                "was charged stays charged; a run with a checkpoint can be resumed."
+            ) from None
 
     @cached_property
     def _held(self) -> IntegerRows:

@@ -11,6 +11,7 @@ import io
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -195,7 +196,13 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         pictures = Pictures(X, self.side)
         y = self._labels(y, len(pictures))
         if readable is not None:
-            readable = np.asarray(readable, dtype=bool)
+            readable = np.asarray(readable)
+            if readable.ndim != 1 or readable.dtype != bool:
+                raise ValueError(
+                    "Expected readable to be a vector of booleans, got an array of "
+                    f"{readable.ndim} dimensions and type {readable.dtype}. Nothing "
+                    "was spent."
+                )
             _validate.same_length("a mark for each image", len(readable), len(y))
         declared = None if self.n_rows is None else _validate.row_count(self.n_rows)
         n_rows = len(pictures) if declared is None else declared
@@ -289,8 +296,8 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         for image in array:
             name.update(np.ascontiguousarray(image).tobytes())
         path = Path(self.cache) / f"features-{name.hexdigest()[:32]}.npy"
-        if path.is_file():
-            # Into memory: norms are computed once, so what is summed must not change.
+        # Into memory: norms are computed once, so what is summed must not change.
+        with suppress(OSError, ValueError, EOFError):  # not there, or damaged
             found = np.load(path, allow_pickle=False)
             if found.shape == (len(pictures), made.size) and found.dtype == np.int16:
                 return np.asarray(found)

@@ -410,8 +410,9 @@ def settings_for(
     """Return what features follow from; color images are as their mirror images.
 
     They have a third bank as well.  With mirror symmetry there are twice the filters,
-    so that as many are no mirror images of others.  ``signal`` is the public number of images over the noise of the
-    run: where it is large, more components are worth their noise in color images.
+    so that as many are no mirror images of others.  ``signal`` is the public number of
+    images over the noise of the run: where it is large, more components are worth their
+    noise in color images.
     """
     color = pictures.channels == 3
     mirrored = color if mirror is None else bool(mirror)

@@ -225,11 +225,12 @@ def narrowed_range(
     one cell or two.
     """
     edges = OctaveCells(FINE_PARTS).edges
-    start, stop = (
-        np.searchsorted(edges, ends[0], "right"),
-        np.searchsorted(edges, ends[1]),
-    )
+    # The first cell and the one beyond the last edge have no ends of their own.
+    start = max(int(np.searchsorted(edges, ends[0], "right")), 1)
+    stop = min(int(np.searchsorted(edges, ends[1])), len(edges) - 1)
     inside = fine[start : stop + 1]
+    if not inside.size:
+        return ends
     clear = _window(inside / max(noise, 1e-300), FOUND_SNR)[1]
     if clear is None:
         return ends
