@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from traceback import format_exception
 
 import numpy as np
 import pandas as pd
@@ -712,6 +713,54 @@ def test_pages_that_cannot_be_decoded_name_their_file_and_release_nothing(tmp_pa
     ):
         model.fit_resumable(ds.dataset(path), "label", memory=0)
     assert len(charges(ledger)) == 1 and not hasattr(model, "coef_")
+
+
+SECRET = "SECRET-9"
+
+
+def csv_dataset(table: pa.Table, path: Path):
+    """Return a dataset of which a cell beyond the block that has its types is text."""
+    lines = [f"{10**12 + k},{k % 2}" for k in range(150_000)]  # more than 1 MiB
+    (path / "a.csv").write_text("\n".join(["age,label", *lines, f"{SECRET},1", ""]))
+    return ds.dataset(path / "a.csv", format="csv")
+
+
+def filter_with_a_cast(table: pa.Table, path: Path):
+    pq.write_table(table, path / "a.parquet")
+    return ds.dataset(path / "a.parquet").filter(ds.field("age").cast("int64") > 3)
+
+
+def lazy_cast(table: pa.Table, path: Path):
+    polars = pytest.importorskip("polars")
+    return lazy_frame(table).with_columns(polars.col("age").cast(polars.Int64))
+
+
+def lazy_filter(table: pa.Table, path: Path):
+    polars = pytest.importorskip("polars")
+    return lazy_frame(table).filter(polars.col("age").cast(polars.Int64) > 3)
+
+
+def cast_in_sql(table: pa.Table, path: Path):
+    return relation(table).project("cast(age as int) as age, label")
+
+
+def filter_in_sql(table: pa.Table, path: Path):
+    return relation(table).filter("cast(age as int) > 3")
+
+
+AT_A_ROW = csv_dataset, lazy_cast, cast_in_sql
+IN_THE_COUNT = filter_with_a_cast, lazy_filter, filter_in_sql
+
+
+@pytest.mark.parametrize("made", [*AT_A_ROW, *IN_THE_COUNT])
+def test_a_source_that_fails_at_a_row_tells_the_kind_of_error_only(made, tmp_path):
+    table = pa.table({"age": ["12"] * 399 + [SECRET], "label": [0, 1] * 200})
+    model = PrivateClassifier(classes=[0, 1], random_state=1)
+    with pytest.raises(ArmijoError, match=r"\w+ stopped the reader; .*mend") as caught:
+        model.fit_resumable(made(table, tmp_path), "label", memory=0)
+    assert SECRET not in "".join(format_exception(caught.value))
+    unspent = "Nothing was spent" in str(caught.value)
+    assert unspent == (made in IN_THE_COUNT)
 
 
 def test_a_column_of_the_wrong_type_is_refused_by_its_type(folder):

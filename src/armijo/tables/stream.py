@@ -44,6 +44,8 @@ _BLOCK_NUMBERS = 1 << 24  # numbers of a block's features
 _BLOCK_MEMORY = 1 << 28  # bytes that the features of a block may take
 _MOST_ROWS = 1 << 16  # of a block
 _HASHED = 1 << 22  # bytes of a file that are hashed at a time
+_KEPT = "Nothing of this pass was released; what was charged stays charged."
+_UNSPENT = "Nothing was spent."
 
 Item = TypeVar("Item")
 Batches = Iterator[pa.RecordBatch]
@@ -157,7 +159,7 @@ class StreamedTable:
             if piece.stamp() != before:
                 raise _changed(piece.name)
             count = 0
-            with _named(piece):
+            with _named(piece.name, _KEPT):
                 for batch in ahead(iter(piece.read(names, height))):
                     count += batch.num_rows
                     if batch.num_rows:
@@ -174,25 +176,26 @@ class StreamedTable:
 
 
 @contextmanager
-def _named(piece: Piece) -> Iterator[None]:
-    """Name the piece in an error of its reader."""
+def _named(name: str, end: str) -> Iterator[None]:
+    """Name what is read in an error of its reader, whose text may hold a cell."""
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
-        raise ArmijoError(
-            f"{piece.name}: Expected rows that can be read, got "
-            f"{shown(error, most=200)}; write the file again. Nothing of this pass was "
-            "released; what was charged stays charged."
-        ) from None
     except TableError as error:
-        raise TableError(f"{piece.name}: {error}") from None
+        raise TableError(f"{name}: {error}") from None
+    except ArmijoError:
+        raise
+    except Exception as error:
+        raise ArmijoError(
+            f"{name}: Expected rows that can be read, but {type(error).__name__} "
+            "stopped the reader; write the file again, or mend the query (a cast of "
+            f"its cells, for one). {end}"
+        ) from None
 
 
 def _changed(name: str) -> ArmijoError:
     return ArmijoError(
         f"{name}: Expected the file as it was when the run began, got a changed one. "
-        "Nothing of this pass was released; what was charged stays charged. Bring the "
-        "file back and resume."
+        f"{_KEPT} Bring the file back and resume."
     )
 
 
@@ -450,10 +453,12 @@ def _from_polars(frame: Any) -> StreamedTable:
         for part in chosen.collect_batches(chunk_size=height, maintain_order=True):
             yield from part.to_arrow().to_batches(max_chunksize=height)
 
-    n_rows = int(frame.select(polars.len()).collect().item())
-    empty = frame.head(0).collect().to_arrow()
+    name = "the lazy frame"
+    with _named(name, _UNSPENT):
+        n_rows = int(frame.select(polars.len()).collect().item())
+        empty = frame.head(0).collect().to_arrow()
     size = n_rows * 8 * len(empty.schema)
-    piece = Piece("the lazy frame", n_rows, size, read, ordered=False)
+    piece = Piece(name, n_rows, size, read, ordered=False)
     return StreamedTable(empty.schema, (piece,))
 
 
@@ -467,10 +472,12 @@ def _from_duckdb(relation: Any) -> StreamedTable:
         quoted = ('"' + name.replace('"', '""') + '"' for name in names)
         return reader(relation.project(", ".join(quoted)), height)
 
-    n_rows = int(relation.aggregate("count(*)").fetchall()[0][0])
-    schema = reader(relation.limit(0), 1).schema
+    name = "the relation"
+    with _named(name, _UNSPENT):
+        n_rows = int(relation.aggregate("count(*)").fetchall()[0][0])
+        schema = reader(relation.limit(0), 1).schema
     size = n_rows * 8 * len(schema)
-    piece = Piece("the relation", n_rows, size, read, ordered=False)
+    piece = Piece(name, n_rows, size, read, ordered=False)
     return StreamedTable(schema, (piece,))
 
 
@@ -490,9 +497,11 @@ def _from_dataset(dataset: ds.Dataset) -> StreamedTable:
             fragment_readahead=1,
         ).to_batches()
 
-    n_rows = dataset.count_rows()
+    name = "the dataset"
+    with _named(name, _UNSPENT):
+        n_rows = dataset.count_rows()
     size = n_rows * 8 * len(dataset.schema)
-    piece = Piece("the dataset", n_rows, size, read)
+    piece = Piece(name, n_rows, size, read)
     files = _files_in(dataset)
     if files:
         asked = str(getattr(dataset, "_scan_options", ""))
