@@ -255,6 +255,55 @@ def test_a_filtered_dataset_is_a_stream(folder):
     assert digests[0][1:] == digests[1][1:] and digests[0] != digests[1]
 
 
+def facts(dataset):
+    """Return what tells the rows of a dataset from others; None where unknown."""
+    pieces = open_stream(dataset).pieces
+    if any(piece.digests is None for piece in pieces):
+        return None
+    return [(piece.name, piece.digests()) for piece in pieces]
+
+
+def test_filters_that_differ_where_arrow_shortens_them_are_told_apart(tmp_path):
+    pq.write_table(pa.table({"id": range(100)}), tmp_path / "a.parquet")
+    files = ds.dataset(tmp_path / "a.parquet")
+    asked = [
+        files.filter(ds.field("id").isin([*range(45), middle, *range(46, 90)]))
+        for middle in (45, 95, 45)
+    ]
+    assert str(asked[0]._scan_options) == str(asked[1]._scan_options)
+    first, other, again = map(facts, asked)
+    assert first == again != other
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_values_that_a_path_stands_for_tell_rows_from_others(tmp_path, filtered):
+    pq.write_table(pa.table({"v": range(9)}), tmp_path / "a.parquet")
+    found = []
+    for value in (0, 1, 0):
+        files = ds.FileSystemDataset.from_paths(
+            [str(tmp_path / "a.parquet")],
+            schema=pa.schema([("v", pa.int64()), ("label", pa.int64())]),
+            format=ds.ParquetFileFormat(),
+            filesystem=pafs.LocalFileSystem(),
+            partitions=[ds.field("label") == value],
+        )
+        found.append(facts(files.filter(ds.field("v") >= 0) if filtered else files))
+    assert found[0] == found[2] != found[1]
+
+
+def test_rows_that_are_not_known_by_their_files_have_no_digests(tmp_path):
+    pq.write_table(pa.table({"v": range(9)}), tmp_path / "a.parquet")
+    (tmp_path / "a.csv").write_text("v\n1\n")
+    files, memory = ds.dataset(tmp_path / "a.parquet"), ds.dataset(pa.table({"v": [1]}))
+    options = ds.ParquetFileFormat(coerce_int96_timestamp_unit="ms")
+    read_otherwise = ds.dataset(tmp_path / "a.parquet", format=options)
+    assert facts(ds.dataset(tmp_path / "a.csv", format="csv")) is None
+    assert facts(ds.dataset([memory, files])) is None
+    assert facts(read_otherwise.filter(ds.field("v") > 0)) is None
+    assert facts(ds.dataset([files, files]).filter(ds.field("v") > 0)) is not None
+    assert open_stream(ds.dataset([memory, files])).stamps() != [None]
+
+
 def test_a_dataset_may_have_fewer_columns_than_its_files(folder):
     names = ["age", "label"]
     schema = pa.schema([people().schema.field(name) for name in names])

@@ -44,6 +44,7 @@ _BLOCK_NUMBERS = 1 << 24  # numbers of a block's features
 _BLOCK_MEMORY = 1 << 28  # bytes that the features of a block may take
 _MOST_ROWS = 1 << 16  # of a block
 _HASHED = 1 << 22  # bytes of a file that are hashed at a time
+_PARQUET = ds.ParquetFileFormat()
 _KEPT = "Nothing of this pass was released; what was charged stays charged."
 _UNSPENT = "Nothing was spent."
 
@@ -504,21 +505,67 @@ def _from_dataset(dataset: ds.Dataset) -> StreamedTable:
     piece = Piece(name, n_rows, size, read)
     files = _files_in(dataset)
     if files:
-        asked = str(getattr(dataset, "_scan_options", ""))
+        piece = replace(piece, stamp=lambda: tuple(_stamp(*file) for file in files))
+    with _named(name, _UNSPENT):
+        asked = _asked_of(dataset)
+    if files and asked is not None:
         piece = replace(
-            piece,
-            stamp=lambda: tuple(_stamp(*file) for file in files),
-            digests=lambda: (asked, *(_whole_digest(*file) for file in files)),
+            piece, digests=lambda: (*asked, *(_whole_digest(*file) for file in files))
         )
     return StreamedTable(dataset.schema, (piece,))
 
 
 def _files_in(dataset: ds.Dataset) -> list[tuple[str, pafs.FileSystem]]:
-    """Return the files of a dataset; none if it lies in memory."""
+    """Return the files of a dataset, leaving out what lies in memory."""
     if isinstance(dataset, ds.UnionDataset):
         return [file for child in dataset.children for file in _files_in(child)]
     paths = getattr(dataset, "files", ())
     return [(path, dataset.filesystem) for path in paths]
+
+
+def _asked_of(dataset: ds.Dataset) -> tuple[str, ...] | None:
+    """Return what decides, beside the bytes of its files, which rows a dataset has.
+
+    None where not all of that is known: rows in memory, files that are not Parquet or
+    read with options, and filters that Arrow cannot write down in full.
+    """
+    options = getattr(dataset, "_scan_options", None) or {}
+    if options.keys() - {"filter"}:
+        return None
+    own = [_written(expression) for expression in options.values()]
+    own.append(_schema_digest(dataset.schema))
+    if isinstance(dataset, ds.UnionDataset):
+        for child in dataset.children:
+            asked = _asked_of(child)
+            own += [None] if asked is None else asked
+    elif not isinstance(dataset, ds.FileSystemDataset) or dataset.format != _PARQUET:
+        return None
+    else:
+        # The public method refuses a dataset with a filter.
+        for fragment in dataset._get_fragments(None):
+            own += [fragment.path, *_fragment_texts(fragment)]
+    known = tuple(text for text in own if text is not None)
+    return known if len(known) == len(own) else None
+
+
+def _fragment_texts(fragment: ds.ParquetFileFragment) -> tuple[str | None, ...]:
+    """Return the values that a path stands for, and which row groups are read."""
+    groups = str([group.id for group in fragment.row_groups])
+    return _written(fragment.partition_expression), groups
+
+
+def _schema_digest(schema: pa.Schema) -> str:
+    content = schema.remove_metadata().serialize()
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+def _written(expression: ds.Expression) -> str | None:
+    """Return the digest of an expression, whose text Arrow cuts short; None without."""
+    try:
+        (content,) = expression.__reduce__()[1]
+        return blake2b(content, digest_size=16).hexdigest()
+    except (pa.ArrowException, TypeError, ValueError):
+        return None
 
 
 def find_stream(
@@ -708,7 +755,19 @@ def _parquet(
     def digests() -> tuple[str, ...]:
         return _digests(path, filesystem, metadata)
 
-    return own, Piece(path, metadata.num_rows, size, read, stamp, digests)
+    piece = Piece(path, metadata.num_rows, size, read, stamp, digests)
+    return own, _with_values(piece, fragment, schema)
+
+
+def _with_values(piece: Piece, fragment: Any, schema: pa.Schema | None) -> Piece:
+    """Return a file with digests that tell which values its path stands for."""
+    if fragment is None or schema is None:
+        return piece
+    values, content = _written(fragment.partition_expression), piece.digests
+    if values is None or content is None:
+        return replace(piece, digests=None)
+    told = values, _schema_digest(schema)
+    return replace(piece, digests=lambda: (*told, *content()))
 
 
 def _stamp(path: str, filesystem: pafs.FileSystem) -> object:
