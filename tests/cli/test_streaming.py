@@ -594,9 +594,61 @@ def test_a_run_does_not_go_on_with_another_column_in_a_role(tmp_path):
     with pytest.raises(Killed):
         fit("weight", callback=killed)
     before = (tmp_path / "checkpoint.ledger").read_bytes()
-    with pytest.raises(ArmijoError, match="Expected the rows that the run began with"):
+    with pytest.raises(ArmijoError, match=r"another run: encoder\.sample_weight"):
         fit("other")
     assert (tmp_path / "checkpoint.ledger").read_bytes() == before
+
+
+CODED = {
+    "schema": {"sex": ["f", "m"], "weight": "ignore", "who": "ignore"},
+    "classes": ["hi", "lo"],
+    "pairs": False,
+}
+OTHERWISE = [
+    ({"schema": {**CODED["schema"], "sex": ["f", "x"]}}, "schema"),
+    ({"classes": ["hi", "low"]}, "classes"),
+    ({"schema": {**CODED["schema"], "weight": "numeric"}}, "schema"),
+]
+
+
+def test_a_run_does_not_go_on_with_rows_that_are_coded_otherwise(tmp_path):
+    """Nor does it go on as another model; with the same settings it does."""
+    pq.write_table(visits(), tmp_path / "a.parquet")
+    given = {"checkpoint": tmp_path / "checkpoint", "memory": 0}
+
+    def fit(made=PrivateClassifier, resume=True, callback=None, **settings):
+        files = ds.dataset(tmp_path / "a.parquet")
+        model = made(**{**CODED, "n_rows": N, **settings}, callback=callback)
+        model.fit_resumable(files, "label", **given, resume=resume)
+        return model
+
+    with pytest.raises(Killed):
+        fit(resume=False, callback=killed)
+    before = (tmp_path / "checkpoint.ledger").read_bytes()
+    for settings, fact in OTHERWISE:
+        with pytest.raises(ArmijoError, match=rf"another run: encoder\.{fact} is"):
+            fit(**settings)
+        assert (tmp_path / "checkpoint.ledger").read_bytes() == before
+    assert hasattr(fit(), "model_")
+
+
+def test_a_linear_run_does_not_go_on_with_other_classes(tmp_path):
+    pq.write_table(people().drop_columns("sex"), tmp_path / "a.parquet")
+
+    def stop(record):
+        raise Killed
+
+    def fit(resume=True, **settings):
+        model = sampling(random_state=None, **settings)
+        files = ds.dataset(tmp_path / "a.parquet")
+        given = {"checkpoint": tmp_path / "checkpoint", "resume": resume}
+        return model.fit_resumable(files, "label", **given)
+
+    with pytest.raises(Killed):
+        fit(resume=False, callback=stop)
+    with pytest.raises(ArmijoError, match=r"another run: encoder\.classes is .*'low'"):
+        fit(classes=["hi", "low"])
+    fit()
 
 
 def killed(record):
