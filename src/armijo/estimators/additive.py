@@ -404,7 +404,7 @@ class PrivateTableEstimator(PrivateEstimator):
         self._refuse_unknown_persons()
         if name is not None:
             return code_column(frame, Person(name))
-        values = pd.Series(np.asarray(persons, dtype=object), name="person")
+        values = pd.Series(as_column(persons, dtype=object), name="person")
         _validate.same_length("a person for each row", len(values), len(frame))
         (found,) = Person("person").code(values)
         return found
