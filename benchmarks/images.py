@@ -25,7 +25,13 @@ import numpy as np
 from armijo import Budget, PrivateImageClassifier
 from armijo.accounting.calibration import gaussian_noise
 from armijo.images import features
-from armijo.images.features import BANKS, FeatureSettings, feature_map, settings_for
+from armijo.images.features import (
+    BANKS,
+    HALVED,
+    FeatureSettings,
+    feature_map,
+    settings_for,
+)
 from armijo.images.reading import Pictures, load_images
 from armijo.methods.whitened import Whitened
 
@@ -40,14 +46,16 @@ METHODS: dict[str, Whitened] = {
     # A share so small that noise drowns the matrix: the whitening is the identity.
     "no-moments": Whitened(moment_share=1e-9),
 }
-DOUBLED = tuple(replace(bank, filters=2 * bank.filters) for bank in BANKS)
+THREE = (*BANKS, HALVED)
+DOUBLED = tuple(replace(bank, filters=2 * bank.filters) for bank in THREE)
 FEATURES: dict[str, dict[str, Any]] = {
-    "few-filters": {"banks": BANKS},
+    "few-filters": {"banks": THREE},
     "many-filters": {"banks": DOUBLED},
     "few-components": {"components": 2500},
     "many-components": {"components": 3500},
     "one-bank": {"banks": BANKS[:1]},
-    "two-banks": {"banks": BANKS[:2]},
+    "two-banks": {"banks": BANKS},
+    "three-banks": {"banks": THREE},
     "mirror": {"mirror": True},
     "no-mirror": {"mirror": False},
 }

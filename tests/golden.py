@@ -136,7 +136,7 @@ def _whitened(ledger: Path) -> dict[str, str]:
     steps = np.rint(rows * 2**FEATURE_BITS).astype(np.int16)
     run = Run(
         LinearObjective(loss=SOFTMAX, n_features=12, n_classes=3, l2=0.0),
-        FeatureRows(steps, y, np.ones(ROWS, dtype=bool)),
+        FeatureRows.of(steps, y, np.ones(ROWS, dtype=bool)),
         Whitened(steps=6),
         BUDGET,
         n_rows=ROWS,

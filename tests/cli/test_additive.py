@@ -9,7 +9,7 @@ import pytest
 
 from armijo.errors import TableError
 from armijo.estimators.model_file import TableModel, load_model
-from armijo.tables import Date, Label, Numeric, Person, Schema, Target
+from armijo.tables import Categorical, Date, Label, Numeric, Person, Schema, Target
 from tests.cli.conftest import parsed
 from tests.cli.small import FILES, own_files, small_frame, small_schema
 
@@ -60,6 +60,15 @@ def test_the_report_has_shapes_releases_and_warnings(fit, tmp_path):
     for warning in document["warnings"]:
         assert warning in page
     assert "Largest weights" not in page
+
+
+@pytest.mark.parametrize("categories", [None, ("red", "green")])
+def test_the_report_says_what_a_hash_bucket_is(categories, fit, tmp_path):
+    frame = pd.DataFrame({"hue": ["red", "green"] * 60, "y": ["no", "yes"] * 60})
+    columns = (Categorical("hue", categories), Label("y", ("no", "yes")))
+    assert fit("--json", **written(tmp_path, columns, frame)).code == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert ("buckets of hashed text (hue)" in page) == (categories is None)
 
 
 def test_doubts_are_told_on_the_terminal_and_in_the_report(fit, small, tmp_path):

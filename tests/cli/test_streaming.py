@@ -142,6 +142,169 @@ def test_datasets_lazy_frames_and_relations_are_streams(made):
     np.testing.assert_array_equal(scores, expected)
 
 
+def visits() -> pa.Table:
+    """Rows of whom a third have several, in any order, some of nobody, and weights."""
+    rng = np.random.default_rng(3)
+    who = pa.array([f"p{k}" if k < 400 else None for k in rng.integers(0, 420, N)])
+    weight = pa.array(rng.uniform(-0.5, 1.5, N).tolist())
+    return people().append_column("who", who).append_column("weight", weight)
+
+
+def visitor_model(**given):
+    known = {"classes": ["hi", "lo"], "random_state": 1}
+    return PrivateClassifier(**known | given)
+
+
+PERSONS = {"person": "who", "n_rows": 400}
+
+
+@pytest.mark.filterwarnings("ignore::armijo.errors.ModelWarning")
+@pytest.mark.parametrize("memory", [0, None])
+def test_persons_and_weights_of_a_stream_are_those_of_memory(
+    tmp_path, monkeypatch, memory
+):
+    table = visits()
+    weight = table["weight"].to_numpy()
+    for part in range(3):
+        pq.write_table(table.slice(part * 300, 300), tmp_path / f"{part}.parquet")
+    monkeypatch.setattr("armijo.tables.stream._BLOCK_NUMBERS", 1)
+    monkeypatch.setattr("armijo.tables.stream._MOST_ROWS", 97)
+    held = visitor_model(**PERSONS)
+    held.fit(table.drop_columns("weight"), "label", sample_weight=weight)
+    rows = people().drop_columns("label").append_column("who", table["who"])
+    expected = held.decision_function(rows)
+    found = visitor_model(**PERSONS).fit_resumable(
+        ds.dataset(tmp_path), "label", sample_weight="weight", memory=memory
+    )
+    np.testing.assert_array_equal(found.decision_function(rows), expected)
+    assert found.privacy_.to_dict() == held.privacy_.to_dict()
+    assert "person" in str(found.privacy_.guarantee)
+    named = visitor_model(**PERSONS).fit(table, "label", sample_weight="weight")
+    np.testing.assert_array_equal(named.decision_function(rows), expected)
+    # What is compared would be another model without persons or without weights.
+    others = [
+        visitor_model(**PERSONS).fit(ds.dataset(table.drop_columns("weight")), "label"),
+        visitor_model(schema={"who": "ignore"}).fit(
+            ds.dataset(table), "label", sample_weight="weight"
+        ),
+    ]
+    for other in others:
+        assert (other.decision_function(rows) != expected).any()
+
+
+@pytest.mark.filterwarnings("ignore::armijo.errors.ModelWarning")
+def test_rows_of_a_person_are_counted_once_after_the_first_charge(tmp_path):
+    asked, ledger = [], tmp_path / "ledger.jsonl"
+    stream = open_stream(ds.dataset(visits().drop_columns("weight")))
+    piece = stream.pieces[0]
+
+    def read(names, height):
+        asked.append((list(names), len(charges(ledger))))
+        return piece.read(names, height)
+
+    watched = replace(stream, pieces=(replace(piece, read=read),))
+    model = visitor_model(**PERSONS, random_state=None, ledger=ledger)
+    model.fit_resumable(watched, "label", memory=0)
+    assert asked[0] == (["who"], 1)
+    assert ["who"] not in [names for names, _ in asked[1:]]
+    assert "p17" not in ledger.read_text() and "p17" not in repr(vars(model))
+
+
+@pytest.mark.parametrize("made", [lazy_frame, relation])
+def test_persons_need_rows_that_stay_as_they_were_counted(made, tmp_path):
+    """A query may give other rows at each pass: more of a person than were counted."""
+    ledger = tmp_path / "ledger.jsonl"
+    rows = made(visits().drop_columns("weight"))
+    with pytest.raises(TableError, match="how many rows a person has is counted once"):
+        visitor_model(**PERSONS, random_state=None, ledger=ledger).fit(rows, "label")
+    with pytest.raises(ValueError, match="number of persons as n_rows"):
+        visitor_model(person="who").fit(
+            ds.dataset(visits().drop_columns("weight")), "label"
+        )
+    assert not ledger.exists()
+
+
+def test_a_person_column_of_files_is_given_to_the_command_line(tmp_path):
+    (tmp_path / "data").mkdir()
+    pq.write_table(visits().drop_columns("weight"), tmp_path / "data" / "a.parquet")
+    (tmp_path / "schema.toml").write_text(f"n_rows = 400\n{SCHEMA}")
+    args = ["fit", tmp_path / "data", "--schema", tmp_path / "schema.toml"]
+    args += ["--out", tmp_path / "out", "--epsilon", 2, "--delta", 1e-5]
+    args = list(map(str, [*args, "--person", "who", "--json"]))
+    planned = json.loads(CliRunner().invoke(app, [*args, "--dry-run"]).stdout)
+    told = json.loads(CliRunner().invoke(app, args).stdout)
+    assert "person" in told["statement"]
+    assert planned["reads_of_the_files"] == 2  # one to count, one that is kept
+
+
+def test_a_filtered_dataset_is_a_stream(folder):
+    kept = ds.dataset(folder / "data").filter(ds.field("age") > 20)
+    rows = people().filter(ds.field("age") > 20)
+    models = [visitor_model().fit(table, "label") for table in (kept, rows)]
+    scores = [m.decision_function(people().drop_columns("label")) for m in models]
+    np.testing.assert_array_equal(*scores)
+
+    def change(record):
+        os.utime(folder / "data/part-1.parquet", ns=(1, 1))
+
+    with pytest.raises(ArmijoError, match="the dataset: Expected the file as it was"):
+        visitor_model(callback=change).fit_resumable(kept, "label", memory=0)
+    other = ds.dataset(folder / "data").filter(ds.field("age") > 21)
+    digests = [open_stream(one).pieces[0].digests() for one in (kept, other)]
+    assert digests[0][1:] == digests[1][1:] and digests[0] != digests[1]
+
+
+def test_a_dataset_may_have_fewer_columns_than_its_files(folder):
+    names = ["age", "label"]
+    schema = pa.schema([people().schema.field(name) for name in names])
+    stream = open_stream(ds.dataset(folder / "data", schema=schema))
+    assert list(stream.head().columns) == names
+    wide = people().append_column("more", people()["age"])
+    pq.write_table(wide, folder / "data/part-9.parquet")
+    with pytest.raises(TableError, match=r"part-9\.parquet: .*it has 'more'"):
+        open_stream(ds.dataset(folder / "data", schema=schema))
+    (folder / "data/part-9.parquet").unlink()
+    text = pa.schema([("age", pa.string())])
+    with pytest.raises(TableError, match=r"part-0.*'age' to have the type string"):
+        open_stream(ds.dataset(folder / "data", schema=text))
+
+
+def test_tables_without_rows_are_refused_before_a_charge():
+    none = people().slice(0, 0)
+    for made in (ds.dataset, lazy_frame, relation):
+        with pytest.raises(TableError, match="empty table"):
+            visitor_model().fit(made(none), "label")
+
+
+@pytest.mark.parametrize("made", [ds.dataset, lazy_frame, relation])
+def test_streams_are_predicted_block_by_block_in_the_order_of_their_rows(
+    made, monkeypatch
+):
+    monkeypatch.setattr("armijo.tables.stream._MOST_ROWS", 97)
+    rows = people()
+    model = visitor_model().fit(rows, "label")
+    expected = model.predict_proba(rows.drop_columns("label"))
+    np.testing.assert_array_equal(model.predict_proba(made(rows)), expected)
+    linear = PrivateLogisticRegression(classes=["hi", "lo"], random_state=1)
+    linear.fit(rows, "label")
+    expected = linear.predict(rows.drop_columns("label"))
+    np.testing.assert_array_equal(linear.predict(made(rows)), expected)
+
+
+def test_files_are_predicted_on_the_command_line(folder):
+    fitted(folder, "data", "out")
+
+    def predicted(table):
+        args = ["predict", folder / "out", folder / table, "--probabilities"]
+        result = CliRunner().invoke(app, list(map(str, args)))
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert (
+        predicted("data") == predicted("data/*.parquet") == predicted("whole.parquet")
+    )
+
+
 def sampling(**given):
     method = BLSGD(gradient_rho=0.1, search_epsilon=0.5, max_tries=3)
     known = {"classes": ["hi", "lo"], "method": method, "max_batches": 2}
@@ -364,6 +527,33 @@ def test_a_file_that_changed_before_a_resume_is_named(folder):
     refused("1 were removed or renamed")
 
 
+def test_a_run_does_not_go_on_with_another_column_in_a_role(tmp_path):
+    """The noise of its charges was drawn for totals of the first one."""
+    table = visits().append_column("other", visits()["weight"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    given = {"checkpoint": tmp_path / "checkpoint", "memory": 0}
+
+    def fit(weight, **more):
+        unused = {"who", "weight", "other"} - {weight}
+        schema = dict.fromkeys(sorted(unused), "ignore")
+        model = visitor_model(schema=schema, random_state=None, **more)
+        files = ds.dataset(tmp_path / "a.parquet")
+        resume = {"resume": not more}
+        model.fit_resumable(files, "label", sample_weight=weight, **given, **resume)
+
+    with pytest.raises(Killed):
+        fit("weight", callback=killed)
+    before = (tmp_path / "checkpoint.ledger").read_bytes()
+    with pytest.raises(ArmijoError, match="Expected the rows that the run began with"):
+        fit("other")
+    assert (tmp_path / "checkpoint.ledger").read_bytes() == before
+
+
+def killed(record):
+    if record.batch == 3:
+        raise Killed
+
+
 def test_a_file_that_changed_between_passes_ends_the_run(folder):
     seen = []
 
@@ -375,6 +565,36 @@ def test_a_file_that_changed_between_passes_ends_the_run(folder):
     with pytest.raises(ArmijoError, match=r"part-1\.parquet: Expected the file as it"):
         fitted(folder, "data", "out", memory=0, callback=change)
     assert seen == [0, 1, 2]
+
+
+def test_a_file_that_changed_while_another_was_read_ends_the_run(folder, monkeypatch):
+    """Within one pass: the total would be of rows of two times."""
+    numbers, read = count(1), arrow_to_pandas
+
+    def changing(table):
+        if next(numbers) == 5:  # of nine blocks of a pass, in the second file of three
+            os.utime(folder / "data/part-2.parquet", ns=(1, 1))
+        return read(table)
+
+    seen = []
+    monkeypatch.setattr(streams, "_MOST_ROWS", 130)
+    monkeypatch.setattr(streams, "arrow_to_pandas", changing)
+    with pytest.raises(ArmijoError, match=r"part-2\.parquet: Expected the file as it"):
+        fitted(folder, "data", "out", memory=0, callback=seen.append)
+    assert seen == []
+
+
+def test_a_file_of_the_same_size_and_time_in_the_place_of_another_is_found(folder):
+    path = folder / "data/part-1.parquet"
+
+    def change(record):
+        other, before = path.with_suffix(".other"), path.stat()
+        other.write_bytes(path.read_bytes())
+        os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+        other.replace(path)
+
+    with pytest.raises(ArmijoError, match=r"part-1\.parquet: Expected the file as it"):
+        fitted(folder, "data", "out", memory=0, callback=change)
 
 
 def test_another_total_for_the_same_charge_ends_the_run(folder, monkeypatch):
@@ -507,8 +727,9 @@ def test_a_column_of_the_wrong_type_is_refused_by_its_type(folder):
     [
         ({"y": np.zeros(N)}, "y to be the name of a column"),
         ({"y": "lable"}, "did you mean 'label'"),
-        ({"y": "label", "sample_weight": np.ones(N)}, "no sample_weight"),
-        ({"y": "label", "person": np.ones(N)}, "rows of different people"),
+        ({"y": "label", "sample_weight": np.ones(N)}, "sample_weight to be the name"),
+        ({"y": "label", "sample_weight": "agee"}, "sample_weight to name .*'age'"),
+        ({"y": "label", "person": np.ones(N)}, "persons as a column"),
     ],
 )
 def test_what_needs_rows_in_memory_is_refused(given, said):

@@ -186,6 +186,9 @@ class TestVectorSum:
         assert found == exact
 
 
+FACTORS = (0.5, 1.0, 0.25, 0.75, 1.0)[:K]
+
+
 class TestCounts:
     @given(
         arrays(np.int64, (K, N), elements=st.integers(0, 4)),
@@ -195,18 +198,21 @@ class TestCounts:
     def test_a_row_adds_its_weight_to_one_cell_of_each_column(
         self, places, weight, bits
     ):
-        bound = math.sqrt(K)
         numbered = [column + 5 * k for k, column in enumerate(places)]
-        found = count_sum(lambda: iter(numbered), 5 * K, weight, bound)
-        one = math.floor(Fraction(2**bits) / Fraction(bound) * Fraction(1 - 2.0**-40))
-        expected = [0] * (5 * K)
-        for column in numbered:
-            for cell, own in zip(column, weight, strict=True):
-                expected[cell] += toward_zero(own * one)
-        assert found.integers(bits).tolist() == expected
-        for own in weight:
-            added = K * toward_zero(own * one) ** 2
-            assert added <= (Fraction(own) * 2**bits) ** 2
+        for factors in (None, FACTORS):
+            used = factors or (1.0,) * K
+            bound = math.sqrt(sum(factor**2 for factor in used))
+            found = count_sum(lambda: iter(numbered), 5 * K, weight, bound, factors)
+            room = Fraction(1 - 2.0**-40)
+            one = math.floor(Fraction(2**bits) / Fraction(bound) * room)
+            expected = [0] * (5 * K)
+            for column, factor in zip(numbered, used, strict=True):
+                for cell, own in zip(column, weight, strict=True):
+                    expected[cell] += toward_zero(own * (one * factor))
+            assert found.integers(bits).tolist() == expected
+            for own in weight:
+                added = sum(toward_zero(own * (one * factor)) ** 2 for factor in used)
+                assert added <= (Fraction(own) * 2**bits) ** 2
 
     def test_plain_counts_are_a_histogram(self):
         rng = np.random.default_rng(0)

@@ -4,6 +4,7 @@
 Its run key is known, so that its model can be compared with another's.
 """
 
+import math
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ import warnings
 
 from armijo.cli.fit import fit_table
 from armijo.errors import RechargeWarning
-from armijo.training import replay
+from armijo.training import replay, run
 
 LAST = 8
 """The batch after which a driver dies."""
@@ -39,6 +40,8 @@ def fit(engine, folder, out, *, die=False, resume=False, key=7, **options):
 
 if __name__ == "__main__":
     engine, folder, out, *flags = sys.argv[1:]
+    if "--die" in flags:
+        run._SAVE_EVERY = math.inf  # its checkpoint is that of the start
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:

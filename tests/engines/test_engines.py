@@ -6,17 +6,35 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from armijo import PrivateClassifier, PrivateLogisticRegression, PrivateRegressor
 from armijo.accounting.ledger import read_ledger
 from armijo.cli import app
 from armijo.cli.fit import fit_table
-from armijo.errors import ArmijoError, BudgetExceeded, RechargeWarning, TableError
+from armijo.data.blocks import SumTask
+from armijo.data.query import Rows, Taken
+from armijo.engines import open_blocks
+from armijo.engines.blocks import EngineRows, Failure
+from armijo.engines.dask import files_on_dask
+from armijo.engines.files import open_files
+from armijo.engines.spark import files_on_spark
+from armijo.errors import (
+    ArmijoError,
+    BudgetExceeded,
+    LedgerError,
+    RechargeWarning,
+    TableError,
+)
 from armijo.methods.sgd import DPSGD
 from tests.engines import driver
 
@@ -115,6 +133,217 @@ def test_what_is_refused_costs_nothing(engine, people, tmp_path):
     with pytest.raises(ValueError, match="rows in a fixed order"):
         sampled.fit(engine.shuffled(table[["age", "income"]]), "income")
     assert not ledger.exists()
+
+
+def as_they_are(rows):
+    return rows.X
+
+
+def encoded(frame):
+    X = frame.to_numpy(dtype=float)
+    return Taken(X, np.ones(len(X)))
+
+
+TASK = SumTask(as_they_are, 1.0, 3.0)
+
+
+def rows_of(table):
+    return open_blocks(table, None)[0].rows(encoded, columns=["a"], cell_bytes=8)
+
+
+def numbers(engine):
+    return engine.table(pd.DataFrame({"a": np.arange(1, 9) / 100}), 2)
+
+
+def other(answer, change):
+    """Return an answer with another sum."""
+    exact = answer.exact
+    return answer._replace(exact=replace(exact, steps=change(exact.steps)))
+
+
+def first_changed(change):
+    def spoil(asked):
+        with_sum = next(k for k, one in enumerate(asked) if one.exact is not None)
+        found = list(asked)
+        found[with_sum] = other(found[with_sum], change)
+        return found
+
+    return spoil
+
+
+def all_changed(change):
+    def spoil(asked):
+        return [one if one.exact is None else other(one, change) for one in asked]
+
+    return spoil
+
+
+def exchanged(asked):
+    """Two blocks answer in each other's place."""
+    first, second, *rest = asked
+    places = second._replace(place=first.place), first._replace(place=second.place)
+    return [*places, *rest]
+
+
+ATTACKS = {
+    "lost": (lambda asked: asked[:-1], "1 were lost"),
+    "twice": (lambda asked: [*asked, asked[0]], "counted twice"),
+    "all twice": (lambda asked: asked * 2, "counted twice"),
+    "exchanged": (exchanged, "changed"),
+    "fails": (lambda asked: [Failure("an error of type X"), *asked], "of type X"),
+    "stranger": (lambda asked: [*asked, asked[0]._replace(place="?")], "changed"),
+    "another number of rows": (
+        lambda asked: [
+            asked[0]._replace(entry=asked[0].entry._replace(n_rows=3)),
+            *asked[1:],
+        ],
+        "changed",
+    ),
+    "other bytes": (
+        lambda asked: [
+            asked[0]._replace(entry=asked[0].entry._replace(digest=b"x")),
+            *asked[1:],
+        ],
+        "changed",
+    ),
+    "longer": (first_changed(lambda s: torch.cat([s, s])), "sums of one task|add up"),
+    "a table": (all_changed(lambda s: s[None]), "that the rows of the table can add"),
+    "floats": (all_changed(torch.Tensor.double), "that the rows of the table can add"),
+    "huge": (all_changed(lambda s: s + 2**62), "that the rows of the table can add"),
+    "a bit": (first_changed(lambda s: s ^ -(2**63)), "that the rows of the table can"),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_total_that_is_not_of_each_partition_once_ends_the_run(answered, attack):
+    spoil, said = ATTACKS[attack]
+    rows, asked = answered
+    rows._ask = lambda task: iter(spoil(asked))
+    with pytest.raises(ArmijoError, match=said) as refused:
+        rows.total(TASK)
+    assert "Nothing of this total was released" in str(refused.value)
+
+
+@pytest.fixture
+def answered(engine):
+    """Rows of an engine, and what its workers answer."""
+    rows = rows_of(numbers(engine))
+    return rows, list(rows._ask(TASK))
+
+
+def test_answers_as_they_come_are_the_sum_and_what_is_refused_is_another(answered):
+    """The attacks are real: without its checks a total would follow them."""
+    rows, asked = answered
+    held = TASK(Rows(np.arange(1, 9)[:, None] / 100, np.ones(8))).steps
+    rows._ask = lambda task: iter(asked[::-1])
+    assert rows.total(TASK).steps.tolist() == held.tolist()
+    rows._checked = lambda answers: (a.exact for a in answers if a.exact is not None)
+    rows._refuse_impossible = lambda exact: None
+    for name in ("all twice", "huge", "a bit"):
+        rows._ask = lambda task, name=name: iter(ATTACKS[name][0](asked))
+        assert rows.total(TASK).steps.tolist() != held.tolist()
+
+
+def test_a_partition_that_is_coded_twice_is_refused_before_a_charge(answered):
+    rows, _ = answered
+    entries = [*rows._entries.items(), next(iter(rows._entries.items()))]
+    with pytest.raises(ArmijoError, match=r"one twice\. Nothing was spent"):
+        EngineRows(entries, rows._ask)
+
+
+@pytest.mark.parametrize("name", ["dask", "spark"])
+def test_pages_that_a_worker_cannot_read_name_their_file(
+    request, name, tmp_path, monkeypatch
+):
+    request.getfixturevalue("client" if name == "dask" else "spark")
+    for part in "ab":
+        table = pa.table({"a": np.arange(50.0)})
+        pq.write_table(table, tmp_path / f"{part}.parquet", compression="none")
+    spoiled = bytearray((tmp_path / "b.parquet").read_bytes())
+    spoiled[10:40] = b"\xff" * 30
+    (tmp_path / "b.parquet").write_bytes(spoiled)
+    files = open_files(tmp_path)
+    if name == "dask":
+        from distributed import get_client
+
+        table = files_on_dask(files, get_client())
+    else:
+        table = files_on_spark(files, None)
+    with pytest.raises(TableError, match=r"b\.parquet.* Nothing was spent"):
+        table.rows(encoded, columns=["a"], cell_bytes=8)
+
+
+def test_weights_are_a_column(engine, people):
+    weight = np.linspace(0, 1, len(people))
+    held = classifier().fit(people, "income", sample_weight=weight)
+    table = engine.table(people.assign(weight=weight), 3)
+    model = classifier().fit(table, "income", sample_weight="weight")
+    scores = model.decision_function(people[FEATURES])
+    assert np.array_equal(scores, held.decision_function(people[FEATURES]))
+    unweighted = classifier().fit(people, "income").decision_function(people[FEATURES])
+    assert (scores != unweighted).any()
+
+
+def test_a_run_is_not_resumed_by_another_engine(engine, files, tmp_path, monkeypatch):
+    if engine.name == "dask":
+        from distributed import get_client
+
+        here = get_client()
+        monkeypatch.setattr("armijo.engines.dask.client_of", lambda _: Here(here))
+    out = tmp_path / "run"
+    given = {
+        "schema": files / "schema.toml",
+        "parameters": {"epsilon": 1.0, "delta": 1e-5},
+        "out": out,
+    }
+
+    def stop(record):
+        if record.batch == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit_table(files / "data", engine=engine.name, callback=stop, **given)
+    before = (out / "ledger.jsonl").read_bytes()
+    others = {None, "dask", "spark"} - {engine.name}
+    if engine.name == "dask":
+        others -= {"spark"}  # which need not be there
+    for name in others:
+        with pytest.raises(ArmijoError, match="engine"):
+            fit_table(files / "data", engine=name, resume=True, **given)
+        assert (out / "ledger.jsonl").read_bytes() == before
+    # Nor with its rows in other partitions, which its key was not made for.
+    monkeypatch.setattr("armijo.engines.files.PART_BYTES", 1)
+    with pytest.raises(ArmijoError, match="the partitions are not the same"):
+        fit_table(files / "data", engine=engine.name, resume=True, **given)
+    assert (out / "ledger.jsonl").read_bytes() == before
+
+
+@pytest.fixture
+def on_dask(client, files, tmp_path, monkeypatch):
+    """What fits the files on the workers of this process."""
+    monkeypatch.setattr("armijo.engines.dask.client_of", lambda _: Here(client))
+    given = {
+        "schema": files / "schema.toml",
+        "parameters": {"epsilon": 1.0, "delta": 1e-5},
+        "engine": "dask",
+        "out": tmp_path / "run",
+    }
+    return given
+
+
+def test_two_drivers_do_not_share_a_run(on_dask, files):
+    """A second one that resumes would draw the same noise for charges of its own."""
+    refused = []
+
+    def second(record):
+        with pytest.raises(LedgerError, match="in use by another"):
+            fit_table(files / "data", resume=True, **on_dask)
+        refused.append(record.batch)
+        return record.batch == 2
+
+    fit_table(files / "data", callback=second, **on_dask)
+    assert refused == [0, 1, 2]
+    assert fit_table(files / "data", resume=True, **on_dask).finished
 
 
 def model_of(folder):
@@ -219,17 +448,9 @@ def test_after_a_kill_workers_of_another_kind_get_no_noise_of_the_old_key(
 
 
 def test_what_workers_are_is_a_fact_of_the_run_key(
-    client, files, tmp_path, monkeypatch
+    on_dask, files, tmp_path, monkeypatch
 ):
     from armijo.engines import blocks
-
-    monkeypatch.setattr("armijo.engines.dask.client_of", lambda _: Here(client))
-    given = {
-        "schema": files / "schema.toml",
-        "parameters": {"epsilon": 1.0, "delta": 1e-5},
-        "engine": "dask",
-        "out": tmp_path / "run",
-    }
 
     def stop(record):
         if record.batch == 3:
@@ -237,7 +458,7 @@ def test_what_workers_are_is_a_fact_of_the_run_key(
 
     monkeypatch.setattr("armijo.training.run.Run._save", first_only())
     with pytest.raises(KeyboardInterrupt):
-        fit_table(files / "data", callback=stop, **given)
+        fit_table(files / "data", callback=stop, **on_dask)
     before = len(read_ledger(tmp_path / "run" / "ledger.jsonl").charges)
     newer = blocks.environment()._replace(pandas="99.0")
     for module in ("blocks", "dask"):  # the workers are threads of this process
@@ -247,7 +468,7 @@ def test_what_workers_are_is_a_fact_of_the_run_key(
         pytest.warns(RechargeWarning, match=r"changed since then: the workers\."),
         pytest.raises(BudgetExceeded),
     ):
-        fit_table(files / "data", resume=True, **given)
+        fit_table(files / "data", resume=True, **on_dask)
     assert len(read_ledger(tmp_path / "run" / "ledger.jsonl").charges) == before == 4
 
 

@@ -15,7 +15,7 @@ from armijo import PrivateClassifier, PrivateLogisticRegression
 from armijo.data.blocks import SumTask
 from armijo.data.query import Rows, Taken
 from armijo.engines import open_blocks
-from armijo.engines.blocks import Answer, Failure
+from armijo.engines.spark import _last_line
 from armijo.errors import ArmijoError, TableError
 
 pytestmark = [
@@ -83,30 +83,6 @@ def test_scores_of_linear_models(spark, people):
     assert np.array_equal(found, model.decision_function(rows[["age"]]))
 
 
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        (lambda found: found[:-1], "1 were lost"),
-        (lambda found: [*found, found[0]], "counted twice"),
-        (lambda found: [Failure("an error of type X"), *found], "of type X"),
-        (
-            lambda found: [
-                found[0]._replace(entry=found[0].entry._replace(n_rows=3)),
-                *found[1:],
-            ],
-            "changed",
-        ),
-    ],
-)
-def test_a_total_that_is_not_of_all_partitions_ends_the_run(spark, spoil, said):
-    rows = rows_of(numbers(spark))
-    asked = list(rows._ask(TASK))
-    assert all(isinstance(found, Answer) for found in asked)
-    rows._ask = lambda task: iter(spoil(asked))
-    with pytest.raises(ArmijoError, match=said):
-        rows.total(TASK)
-
-
 def test_blocks_of_a_partition_add_up_to_the_sum_in_memory(spark, monkeypatch):
     monkeypatch.setattr("armijo.tables.stream._MOST_ROWS", 3)
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 2)
@@ -137,6 +113,21 @@ def test_partitions_are_coded_once(spark, tmp_path):
     for _ in range(3):
         rows.total(TASK)
     assert made and len(list(tmp_path.iterdir())) == made
+
+
+def test_workers_do_not_go_through_their_modules_after_each_step(spark):
+    rows_of(numbers(spark)).total(TASK)
+    found = spark.range(0, 2, 1, 2).mapInArrow(frozen, "frozen long").collect()
+    assert max(row[0] for row in found) > 10_000
+
+
+def frozen(batches):
+    import gc
+
+    import pyarrow as pa
+
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"frozen": [gc.get_freeze_count()]})
 
 
 def test_errors_of_workers_tell_nothing_of_rows(spark, capfd):
@@ -264,6 +255,41 @@ def test_a_worker_of_another_kind_is_refused(spark_needs, tmp_path):
     found = run_script(OTHER, tmp_path, "ATEN_CPU_CAPABILITY", "default")
     assert "cpu_capability" in found.stdout, said(found)
     assert "Nothing was spent" in found.stdout
+
+
+def test_what_java_says_is_told_without_its_places():
+    told = """An error occurred while calling None.None.
+: org.apache.spark.SparkException: the master is gone
+\tat org.apache.spark.Some.thing(Some.scala:1)
+\t... 7 more
+"""
+    found = _last_line(RuntimeError(told))
+    assert found == (
+        "RuntimeError: 'org.apache.spark.SparkException: the master is gone'."
+    )
+
+
+@pytest.mark.slow
+def test_a_master_that_nobody_answers_for_is_named(spark_needs, files, tmp_path):
+    found = run_script(NOBODY, tmp_path, files)
+    assert "Spark at 'spark://127.0.0.1:9'" in found.stdout, said(found)
+    assert "Nothing was spent" in found.stdout and not (tmp_path / "run").exists()
+
+
+NOBODY = """
+import sys, warnings
+warnings.simplefilter("ignore")
+from armijo.cli.fit import fit_table
+from armijo.errors import ArmijoError
+
+folder, out = sys.argv[1], sys.path[0] + "/run"
+given = {"parameters": {"epsilon": 1.0, "delta": 1e-5}, "out": out}
+given |= {"engine": "spark", "scheduler": "spark://127.0.0.1:9"}
+try:
+    fit_table(folder + "/data", schema=folder + "/schema.toml", **given)
+except ArmijoError as error:
+    print(error)
+"""
 
 
 @pytest.mark.slow

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of tables as they come: frames, labels, weights, persons, doubts."""
 
+import math
+import warnings
+
 import numpy as np
 import pandas as pd
 import polars
@@ -176,6 +179,8 @@ def test_a_persons_rows_weigh_one_together():
 def test_weights_are_at_most_one():
     assert clipped_weights([2, -1, np.nan, 0.25], 4).tolist() == [1, 0, 0, 0.25]
     assert class_weights({0: 2.0}, np.array([0, 1])) == (1.0, 0.5)
+    with pytest.raises(ValueError, match="finite weights"):
+        class_weights({"a": "heavy"}, np.array(["a", "b"]))
     assert person_weights(["a", "a", None], 3).tolist() == [0.5, 0.5, 0.0]
     for bad in ({2: 1.0}, {0: -1.0}, {0: np.nan}, {0: 0, 1: 0}, "even"):
         with pytest.raises(ValueError, match=r"class_weight|class with a weight"):
@@ -293,6 +298,64 @@ def test_an_array_with_text_is_refused_without_its_cells():
     with pytest.raises(ValueError, match="Expected numbers in all cells") as caught:
         PrivateClassifier(classes=[0, 1]).fit(X, np.arange(20) % 2)
     assert "secret" not in str(caught.value)
+
+
+DAYS = np.arange(20).astype("datetime64[D]")
+SECRET = np.full(20, 4321.5 + 1j)
+
+
+@pytest.mark.parametrize("labels", [DAYS, SECRET, np.array(["1"] * 20)])
+def test_labels_of_a_type_that_is_no_class_are_refused_unseen(labels):
+    X = np.arange(20.0)[:, None]
+    with pytest.raises(ValueError, match=r"type of the classes|Complex data") as e:
+        PrivateClassifier(classes=[0, 1]).fit(X, labels)
+    assert "4321" not in str(e.value) and e.value.__cause__ is None
+
+
+@pytest.mark.parametrize("place", ["X", "y", "sample_weight"])
+@pytest.mark.parametrize("kind", [PrivateClassifier, PrivateRegressor])
+def test_complex_numbers_are_refused_unseen(place, kind):
+    rows = {"X": np.ones((20, 1)), "y": np.arange(20) % 2, "sample_weight": None}
+    rows[place] = SECRET[:, None] if place == "X" else SECRET
+    settings = {"classes": [0, 1]} if kind is PrivateClassifier else {}
+    with pytest.raises(ValueError, match="Complex data not supported") as error:
+        kind(**settings).fit(**rows)
+    assert "4321" not in str(error.value)
+
+
+USUAL = {
+    "y": [0, 1] * 30,
+    "sample_weight": [0.5, 1.0] * 30,
+    "person": list(range(60)),
+}
+ODD_VALUES = (None, "x", math.inf, 1j, 10**400, [1], {"k": 1}, b"1", pd.NaT, "\ud800")
+
+
+def outcome(kind, settings, **given):
+    """Return all that a fit tells before its model: an error, or warnings."""
+    frame = pd.DataFrame({"x": np.arange(60.0)})
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            kind(n_rows=60, random_state=1, **settings).fit(frame, **given)
+        except Exception as error:
+            return repr(error)
+    return [str(one.message) for one in told if one.category is not ModelWarning]
+
+
+@pytest.mark.parametrize("place", USUAL)
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(PrivateClassifier, {"classes": [0, 1]}), (PrivateRegressor, {})],
+)
+@pytest.mark.parametrize("form", [list, lambda v: np.array([*v, 0], dtype=object)[:-1]])
+def test_nothing_tells_of_one_odd_value(place, kind, settings, form):
+    """Beside 59 others in a list or an array of objects, whatever it is."""
+    usual = outcome(kind, settings, **USUAL)
+    for value in ODD_VALUES:
+        values = [value, *USUAL[place][1:]]
+        given = {**USUAL, place: form(values)}
+        assert outcome(kind, settings, **given) == usual == [], value
 
 
 @quiet

@@ -12,6 +12,7 @@ from armijo import PrivateLinearSVC, PrivateLogisticRegression
 from armijo.accounting.ledger import read_ledger
 from armijo.estimators.additive import TABLE_BATCHES
 from armijo.methods.auto import Auto
+from armijo.registry import METHODS, make_method
 
 ROWS = 6000
 KINDS = (PrivateLogisticRegression, PrivateLinearSVC)
@@ -114,6 +115,38 @@ def test_settings_that_do_not_fit_a_table_are_refused(settings, message, tmp_pat
     ledger = tmp_path / "ledger"
     with pytest.raises(ValueError, match=message):
         model(**settings, ledger=ledger).fit(X, y)
+    assert not ledger.exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_person_may_have_several_rows(kind):
+    X, y = people()
+    persons = np.arange(ROWS) // 2
+    found = model(kind, n_rows=ROWS // 2).fit(X, y, person=persons)
+    assert found.privacy_.guarantee.unit == "person"
+    column = model(kind, n_rows=ROWS // 2, schema={"who": "person"})
+    np.testing.assert_array_equal(
+        column.fit(X.assign(who=persons), y).coef_, found.coef_
+    )
+
+
+def bounded(name):
+    """Return a method with the public norm that it asks for."""
+    try:
+        return make_method(name)
+    except ValueError:
+        return make_method(name, {"data_norm": 1.0})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_rows_without_weights_have_no_persons(name, tmp_path):
+    """Poisson batches and perturbations do not bound what a person's rows add."""
+    X, y = people()
+    numbers = X[["age", "income"]].to_numpy(dtype=float)
+    ledger = tmp_path / "ledger"
+    with pytest.raises(ValueError, match=r"Expected person=None.*Nothing was spent"):
+        refusing = model(method=bounded(name), ledger=ledger)
+        refusing.fit(numbers, y, person=np.arange(ROWS))
     assert not ledger.exists()
 
 

@@ -10,7 +10,7 @@ from sklearn.base import clone
 import armijo
 from armijo import PrivateImageClassifier
 from armijo.errors import ArmijoError, PrivacyLeakWarning
-from armijo.images.features import FeatureSettings
+from armijo.images.features import FeatureMap, FeatureSettings, feature_map
 from armijo.images.reading import Pictures
 from tests.images.doubles import small_settings, stripes
 
@@ -140,6 +140,7 @@ def test_the_rule_for_filters_and_components(channels, signal, filters, componen
     pictures = Pictures(np.zeros((2, 16, 16, channels)))
     found = PrivateImageClassifier()._settings(pictures, signal)
     assert (found.banks[0].filters, found.components) == (filters, components)
+    assert len(found.banks) == (2 if channels == 1 else 3)
 
 
 def test_components_follow_from_the_declared_number_of_images():
@@ -214,6 +215,30 @@ def test_features_are_cached_for_their_owner_alone(tmp_path):
     X[0, 0, 0] ^= 1
     again.fit(X, y)
     assert calls[-1] == (60, 60)
+
+
+def test_features_are_made_when_they_are_paid_for(tmp_path, monkeypatch):
+    path, lines = tmp_path / "ledger.jsonl", []
+    real = FeatureMap.integers
+
+    def integers(features, images, progress=None):
+        lines.append(len(path.read_text().splitlines()))
+        return real(features, images, progress)
+
+    X, y = stripes(40)
+    features = feature_map(small_settings())
+    assert len(features.fingerprint)  # of synthetic images, made before
+    monkeypatch.setattr(FeatureMap, "integers", integers)
+    model(ledger=path).fit(X, y)
+    assert lines == [2]  # the header and the first of 52 charges
+    assert len(path.read_text().splitlines()) > 52
+
+
+def test_marks_of_other_lengths_are_refused_before_a_charge(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    with pytest.raises(ValueError, match="a mark for each image"):
+        model(ledger=path).fit(*stripes(40), readable=np.ones(39))
+    assert not path.exists()
 
 
 def test_a_run_that_was_stopped_predicts_something(tmp_path):

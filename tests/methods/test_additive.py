@@ -209,6 +209,24 @@ class TestOddTables:
         assert sizes[1] == 1, "else the seed shows nothing"
         assert all("id" not in pair for pair in method.model(state).pairs())
 
+    @pytest.mark.parametrize("loss", ["logistic", "softmax", "squared"])
+    def test_a_table_of_which_no_level_stands_out(self, loss):
+        """All features are zero: the intercept is what there is to learn."""
+        rng = np.random.default_rng(0)
+        columns = tuple(CategoryColumn(name=n, n_levels=30) for n in "ab")
+        table = CodedTable(columns, tuple(rng.integers(0, 30, (2, 300))))
+        y = {"logistic": np.repeat([-1.0, 1.0], 150), "softmax": np.arange(300.0) % 3}
+        method, state, _ = released(
+            table,
+            y.get(loss, rng.normal(size=300)),
+            objective_of(loss, columns=columns),
+            budget=Budget(epsilon=0.05, delta=1e-6),
+        )
+        sizes = [column.size for column in method.features(state, 0).columns]
+        assert sizes == [1, 1], "else the seed shows nothing"
+        scores = method.model(state).scores(table)
+        assert np.ptp(scores, axis=0).max() == 0 and np.isfinite(scores).all()
+
 
 def run_of(
     tmp_path=None,
@@ -448,7 +466,7 @@ class TestPlainValues:
                     AdditiveModel.from_dict({**document, name: value})
 
     @pytest.mark.parametrize(
-        "name", ["scales", "counts", "chosen", "calibration", "weights"]
+        "name", ["ranges", "counts", "chosen", "calibration", "weights"]
     )
     def test_vectors_have_to_be_as_long_as_they_were(self, name):
         document = document_of(model_of())
@@ -459,6 +477,14 @@ class TestPlainValues:
         spoiled[name][0] = None
         with pytest.raises(ValueError, match="changed after training"):
             AdditiveModel.from_dict(spoiled)
+
+    def test_ranges_have_to_be_some(self):
+        document = document_of(model_of())
+        low, high = document["ranges"][:2]
+        for ends in ([high, low], [low, low], [-1.7e308, 1.7e308]):
+            changed = {**document, "ranges": [*ends, *document["ranges"][2:]]}
+            with pytest.raises(ValueError, match="changed after training"):
+                AdditiveModel.from_dict(changed)
 
     def test_columns_are_checked(self):
         document = document_of(model_of())

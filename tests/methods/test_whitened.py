@@ -175,7 +175,7 @@ def run(steps, y, known=None, *, epsilon=8.0, seed=0, **settings):
     known = np.ones(len(y), dtype=bool) if known is None else known
     return Run(
         OBJECTIVE,
-        FeatureRows(steps, y, known),
+        FeatureRows.of(steps, y, known),
         Whitened(steps=8, **settings),
         Budget(epsilon=epsilon, delta=1e-5),
         n_rows=len(y),
@@ -249,4 +249,4 @@ def test_the_search_never_goes_beyond_the_first_step():
 
 def test_rows_that_do_not_belong_together_are_refused():
     with pytest.raises(ValueError, match="as many labels as rows"):
-        FeatureRows(unit_steps(5), np.zeros(4), np.ones(5, dtype=bool))
+        FeatureRows.of(unit_steps(5), np.zeros(4), np.ones(5, dtype=bool))

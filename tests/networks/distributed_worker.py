@@ -7,6 +7,7 @@ and returns plain values and tensors, which a rank saves for the test to compare
 
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import timedelta
@@ -38,7 +39,7 @@ from armijo.data.distributed import TorchProcessGroup
 from armijo.data.gate import BatchPlan, PrivateDataset
 from armijo.data.query import Rows
 from armijo.data.sources import TensorRows
-from armijo.errors import ArmijoError
+from armijo.errors import ArmijoError, ModelWarning
 from armijo.objectives.module import ModuleObjective
 from tests.known import know
 
@@ -399,6 +400,13 @@ def tables(place: Place) -> Result:
         "classes": classes.fit(table(X), y).decision_function(table(whole)),
         "number": number.fit(table(X), X[:, 1] + y).predict(table(whole)),
     }
+    labelled = table(X).assign(label=y, weight=1 - np.abs(X[:, 0]) % 0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ModelWarning)  # it is a small table
+        line = clone(linear).fit(labelled.drop(columns="weight"), "label")
+        weighted = clone(classes).fit(labelled, "label", sample_weight="weight")
+    found["line"] = line.decision_function(table(whole))
+    found["weighted"] = weighted.decision_function(table(whole))
     found = {name: torch.from_numpy(scores) for name, scores in found.items()}
     if place.size == 1:
         return found

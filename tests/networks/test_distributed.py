@@ -272,7 +272,8 @@ def test_estimators_on_shards_fit_the_model_of_one_process_bit_for_bit(
     several, alone, size
 ):
     found, one = several(size, "tables"), alone("tables")
-    for name in ("linear", "sparse", "classes", "number"):
+    names = "linear", "sparse", "line", "classes", "weighted", "number"
+    for name in names:
         assert float(one[name].abs().max()) > 0
         for rank in found:
             assert torch.equal(rank[name], one[name]), name

@@ -258,6 +258,11 @@ class TestPlantedBugs:
         monkeypatch.setattr(Layout, "places", doubled)
         assert "counts 0 0" in too_long("logistic", 1.0, 24)
 
+    def test_factors_that_are_forgotten(self, monkeypatch):
+        real = additive.count_sum
+        monkeypatch.setattr(additive, "count_sum", lambda *given: real(*given[:4]))
+        assert too_long("logistic", 1.0, 24) == {"scales 0 0"}
+
     def test_a_branch_on_the_batch(self, monkeypatch):
         real = descent.multiplier
 

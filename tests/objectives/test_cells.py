@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from armijo.objectives.cells import (
+    FINE_PARTS,
     Layout,
     LevelCells,
     NumericCells,
@@ -17,12 +18,15 @@ from armijo.objectives.cells import (
     kept_levels,
     learned_range,
     marginals,
+    narrowed_range,
     nearest_shares,
     shrunk_cdf,
 )
 
 ANY = st.floats(width=64)
-CELLS = (NumericCells(0.0, 1.0), NumericCells(-5.0, 9.0), OctaveCells(), LevelCells(3))
+FINE = OctaveCells(FINE_PARTS)
+CELLS = (NumericCells(0.0, 1.0), NumericCells(-5.0, 9.0), OctaveCells(), FINE)
+CELLS += (LevelCells(3),)
 
 
 @pytest.mark.parametrize("part", CELLS)
@@ -37,22 +41,35 @@ def test_a_number_falls_into_one_cell_whatever_it_is(part, numbers):
 
 @given(arrays(float, 50, elements=st.floats(allow_nan=False)))
 def test_cells_of_numbers_are_in_their_order(numbers):
-    for part in CELLS[:3]:
+    for part in CELLS[:-1]:
         assert (np.diff(part.places(np.sort(numbers))) >= 0).all()
 
 
 def test_columns_are_numbered_one_after_the_other():
     layout = Layout((LevelCells(2), LevelCells(4)))
     assert layout.bound == math.sqrt(2)
+    assert Layout(layout.parts, (1.0, 0.5)).bound == math.sqrt(1.25)
     columns = [np.array([0, -1, 9]), np.array([3, math.nan, 0.0])]
     assert [p.tolist() for p in layout.places(columns)] == [[0, 2, 2], [6, 7, 3]]
     parts = layout.split(np.arange(8.0))
     assert [part.tolist() for part in parts] == [[0, 1, 2], [3, 4, 5, 6, 7]]
 
 
+def test_octaves_are_cut_into_equal_parts():
+    octaves = OctaveCells().edges
+    assert np.isin(octaves, FINE.edges).all() and (np.diff(FINE.edges) > 0).all()
+    assert FINE.size - 3 == FINE_PARTS * (OctaveCells().size - 3) - FINE_PARTS + 1
+    first, last = FINE.places(np.array([48.0, 49.99]))
+    assert first == last == FINE.places(np.array([50.0]))[0] - 1
+
+
+def counted(numbers, part, noise=0.0):
+    counts = np.bincount(part.places(np.asarray(numbers)), minlength=part.size)
+    return counts + noise * np.random.default_rng(0).normal(size=part.size)
+
+
 def octaves(numbers):
-    part = OctaveCells()
-    return np.bincount(part.places(np.asarray(numbers)), minlength=part.size) * 1.0
+    return counted(numbers, OctaveCells())
 
 
 class TestRange:
@@ -75,6 +92,55 @@ class TestRange:
         within = (numbers >= low) & (numbers <= high)
         assert within.mean() > 0.98
         assert high - low <= 16 * np.abs(numbers).max()
+
+    @pytest.mark.parametrize(
+        ("numbers", "widest"),
+        [
+            (np.linspace(47.2, 47.8, 5000), 4.0),  # degrees
+            (np.linspace(-122.5, -121.3, 5000), 8.0),
+            (np.linspace(1.6e9, 1.63e9, 5000), 1.4e8),  # seconds
+            (np.full(5000, 42.0), 2.0),
+        ],
+    )
+    @pytest.mark.parametrize("noise", [0.0, 100.0])
+    def test_numbers_that_vary_little_have_a_narrow_one(self, numbers, widest, noise):
+        wide = learned_range(octaves(numbers), max(noise, 1e-9), None, None)
+        fine = counted(numbers, FINE, noise)
+        low, high = narrowed_range(wide, fine, noise, 5000)
+        assert low <= numbers.min() and numbers.max() <= high
+        assert high - low <= widest < wide[1] - wide[0]
+
+    @pytest.mark.parametrize(
+        "numbers",
+        [
+            np.linspace(0, 100, 5000),
+            np.linspace(-3, 3, 5000),
+            np.exp(np.linspace(-3, 3, 5000)),
+            np.where(np.arange(5000) % 3, 47.0, 60.0),  # a third lies elsewhere
+        ],
+    )
+    def test_others_keep_theirs(self, numbers):
+        wide = learned_range(octaves(numbers), 1.0, None, None)
+        assert narrowed_range(wide, counted(numbers, FINE, 5.0), 5.0, 5000) == wide
+
+    def test_noise_and_few_rows_narrow_nothing(self):
+        numbers, wide = np.full(5000, 47.0), (32.0, 64.0)
+        for noise in (1000.0, 5000.0, 1e6):
+            noisy = counted(numbers, FINE, noise)
+            assert narrowed_range(wide, noisy, noise, 5000) == wide
+        seen = counted(numbers, FINE)
+        assert narrowed_range(wide, seen, 1.0, 7000) == wide  # 2000 are elsewhere
+        assert narrowed_range(wide, seen, 1.0, 6000) == (46.0, 48.0)
+
+    @given(
+        arrays(float, FINE.size, elements=st.floats(-1e6, 1e6)),
+        st.floats(0, 100),
+        st.sampled_from([(32.0, 64.0), (0.0, 1.0), (-4.0, 2.0), (-8.0, 0.0)]),
+        st.floats(-10, 1e4),
+    )
+    def test_it_is_within_the_other_for_any_counts(self, fine, noise, ends, present):
+        low, high = narrowed_range(ends, fine, noise, present)
+        assert ends[0] <= low < high <= ends[1]
 
     def test_noise_alone_is_no_scale(self):
         rng = np.random.default_rng(1)

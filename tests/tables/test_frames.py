@@ -25,6 +25,7 @@ from armijo.tables.frames import (
     FROM_DTYPES,
     PUBLIC_CATEGORIES,
     PUBLIC_DTYPES,
+    column_of_type,
     is_frame,
     numeric_schema,
     resolved_schema,
@@ -93,6 +94,17 @@ def test_three_libraries_have_the_same_rows(make, declared):
         np.testing.assert_array_equal(cells, others)
     if declared:
         assert table.cells[3].tolist() == [0, 2, -1]
+
+
+def test_arrow_types_within_pandas_are_the_same():
+    frame = arrow_table().to_pandas(types_mapper=pd.ArrowDtype)
+    schema, _ = resolved_schema(None, frame)
+    assert schema == resolved_schema(None, pandas_frame())[0]
+    expected = code_table(pandas_frame(), schema).cells
+    for cells, others in zip(code_table(frame, schema).cells, expected, strict=True):
+        np.testing.assert_array_equal(cells, others)
+    nested = pd.ArrowDtype(pa.dictionary(pa.int8(), pa.list_(pa.string())))
+    assert column_of_type("x", nested) is None
 
 
 def test_a_dict_adds_to_what_types_say():

@@ -644,7 +644,7 @@ def image_game(budget: Budget) -> RunGame:
 
     def rows(count: int) -> tuple[FeatureRows]:
         known = np.ones(count, dtype=bool)
-        return (FeatureRows(features[:count], np.arange(count), known),)
+        return (FeatureRows.of(features[:count], np.arange(count), known),)
 
     return RunGame(
         name="images",

@@ -66,6 +66,13 @@ Accounting = Annotated[
     str, typer.Option(help='"sound", or "paper" (as published: no guarantee).')
 ]
 Table = Annotated[Path, typer.Argument(help="A CSV or Parquet file.")]
+Streamed = Annotated[
+    str,
+    typer.Argument(
+        help="A CSV or Parquet file, or Parquet files that are streamed: a folder, "
+        'a pattern such as "data/*.parquet", or an address such as s3://bucket/x.'
+    ),
+]
 Target = Annotated[str | None, typer.Option(help="The column to learn.")]
 Multiline = Annotated[
     bool,
@@ -252,13 +259,7 @@ def check(
 
 
 def fit(
-    table: Annotated[
-        str,
-        typer.Argument(
-            help="A CSV or Parquet file, or Parquet files that are streamed: a folder, "
-            'a pattern such as "data/*.parquet", or an address such as s3://bucket/x.'
-        ),
-    ],
+    table: Streamed,
     *,
     schema: Annotated[Path, typer.Option(help="The reviewed schema file.")],
     out: Annotated[Path, typer.Option(help="Folder for model, report and ledger.")],
@@ -372,6 +373,8 @@ def fit(
         "kind": model,
         "parameters": parameters,
         "memory": None if memory is None else parsed_bytes(memory),
+        "engine": engine,
+        "scheduler": scheduler,
     }
     if dry_run:
         plan = fits.dry_run(table, **common)
@@ -387,8 +390,6 @@ def fit(
             resume=resume,
             overwrite=overwrite,
             multiline=multiline,
-            engine=engine,
-            scheduler=scheduler,
         )
     if not outcome.finished:
         warn(
@@ -488,7 +489,7 @@ def methods(*, json: AsJson = False) -> None:
 
 def predict(
     model: Annotated[Path, typer.Argument(help="The model file or its folder.")],
-    table: Table,
+    table: Streamed,
     *,
     out: Annotated[
         Path | None, typer.Option(help="CSV file to write; default: standard output.")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from armijo.data.integer_rows import free_memory
+from armijo.engines.files import no_files
 from armijo.errors import TableError
 from armijo.estimators.linear import PrivateLinearClassifier
 from armijo.methods.base import Method, Problem
@@ -35,6 +36,7 @@ def planned_fit(
     *,
     kind: str,
     memory: int | None = None,
+    engine: str | None = None,
 ) -> Mapping[str, Any]:
     """Return what a fit of these settings would read, take and spend.
 
@@ -50,8 +52,12 @@ def planned_fit(
         The name of the model.
     memory : int or None
         Bytes that may be kept; None is half of what is free.
+    engine : str or None
+        The engine whose workers keep rows; None is this process.
     """
     stream = find_stream(table, everything=True)
+    if stream is None and engine is not None:
+        raise no_files(table)
     if stream is not None:
         refuse_columns(stream.head(), public, empty=True)
     rows, known = _public_rows(table, public, stream)
@@ -62,9 +68,13 @@ def planned_fit(
     plan = MemoryPlan.of(rows, 8 * cells, features, most)
     size = stream.n_bytes if stream is not None else Path(table).stat().st_size
     budget = estimator._budget()
-    reads = 1 if plan.keeps_cells else passes
+    kept = plan.keeps_cells or engine is not None  # workers spill what does not fit
+    reads = 1 if kept else passes
+    if reads is not None and getattr(estimator, "person", None) is not None:
+        reads += stream is not None  # to count the rows of each
     return {
         "model": kind,
+        "engine": engine or "this process",
         "method": type(method).__name__.lower(),
         "rows": rows,
         "rows_known_from": known,
@@ -72,7 +82,7 @@ def planned_fit(
         "passes": passes,
         "reads_of_the_files": reads,
         "bytes_per_pass": size,
-        "kept_in_memory": plan.keeps_features or (plan.keeps_cells and not features),
+        "kept_in_memory": plan.keeps_features or (kept and not features),
         "estimated_memory_bytes": plan.n_bytes,
         "estimated_seconds": _seconds(rows, cells, features, passes, reads, plan),
         "epsilon": budget.epsilon,

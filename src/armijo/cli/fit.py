@@ -175,18 +175,24 @@ def _opened(
     multiline: bool,
 ) -> Iterator[pd.DataFrame | StreamedTable | EngineTable]:
     """Yield the rows: read whole, streamed, or with the workers of an engine."""
+    _refuse_engine(engine, scheduler)
     if engine is not None:
-        _validate.choice(ENGINES, engine=engine)
         with engine_table(table, engine, scheduler) as rows:
             yield rows
         return
-    if scheduler is not None:
+    stream = find_stream(table, memory=memory)
+    yield read_table(table, multiline=multiline) if stream is None else stream
+
+
+def _refuse_engine(engine: str | None, scheduler: str | None) -> None:
+    """Refuse an engine that is none, and a scheduler without one."""
+    if engine is not None:
+        _validate.choice(ENGINES, engine=engine)
+    elif scheduler is not None:
         raise ValueError(
             f"Expected an engine with the scheduler {scheduler!r}, got none; add "
             "--engine dask or --engine spark. Nothing was spent."
         )
-    stream = find_stream(table, memory=memory)
-    yield read_table(table, multiline=multiline) if stream is None else stream
 
 
 def _scaled(
@@ -208,12 +214,17 @@ def dry_run(
     kind: str = "additive",
     parameters: Mapping[str, Any],
     memory: int | None = None,
+    engine: str | None = None,
+    scheduler: str | None = None,
 ) -> Mapping[str, Any]:
     """Return what :func:`fit_table` would do, from metadata; nothing is spent."""
+    _refuse_engine(engine, scheduler)
     _validate.choice(("additive", *LINEAR), kind=kind)
     public = _public_schema(schema, target, kind, parameters.get("person"))
     estimator = _estimator(kind, public, parameters)
-    return planned_fit(table, public, estimator, kind=kind, memory=memory)
+    return planned_fit(
+        table, public, estimator, kind=kind, memory=memory, engine=engine
+    )
 
 
 def _estimator(kind: str, public: Schema, parameters: Mapping[str, Any]) -> Estimator:
@@ -369,16 +380,24 @@ def predict_table(
 ) -> pd.DataFrame:
     """Predict every row of a table with a model that ``fit`` left.
 
-    ``model`` is the file or the folder it is in.  Cells that are missing, or do not fit
-    the schema, are missing to the model as well.
+    ``model`` is the file or the folder it is in; the table is read as that of a fit,
+    folders, patterns and addresses of Parquet files block by block.  Cells that are
+    missing, or do not fit the schema, are missing to the model as well.
     """
     path = Path(model)
     loaded = load_model(path / MODEL if path.is_dir() else path)
-    frame = read_table(table, multiline=multiline)
-    rows: Any = loaded.rows(frame)
-    columns: dict[str, NDArray[Any]] = {"prediction": loaded.predict(rows)}
+    stream = find_stream(table)
+    if stream is None:
+        return _predicted(loaded, read_table(table, multiline=multiline), probabilities)
+    parts = (_predicted(loaded, f, probabilities) for f in stream.frames_with(None))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _predicted(model: Model, frame: pd.DataFrame, probabilities: bool) -> pd.DataFrame:
+    rows: Any = model.rows(frame)
+    columns: dict[str, NDArray[Any]] = {"prediction": model.predict(rows)}
     if probabilities:
-        of_class = loaded.predict_proba(rows).T
-        for name, probability in zip(loaded.classes, of_class, strict=True):
+        of_class = model.predict_proba(rows).T
+        for name, probability in zip(model.classes, of_class, strict=True):
             columns[f"probability={name}"] = probability
     return pd.DataFrame(columns)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of features that were made integers before the run, for the gate.
+"""Rows of features that are integers from the start, for the gate.
 
 Features that are a public function of each row alone need no release: they are made
-once, by who reads the rows, and are on the lattice of
-:mod:`armijo.data.integer_rows` from the start.
+once, when the gate takes the first rows, which are paid for by then, and are on the
+lattice of :mod:`armijo.data.integer_rows` from the start.
 """
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,41 +32,63 @@ def held_rows(steps: NDArray[np.int16], weight: FloatArray) -> IntegerRows:
     return IntegerRows(fill, steps.shape[1], weight, squares, whole=True, held=steps)
 
 
+Made = tuple[NDArray[np.int16], NDArray[Any], NDArray[np.bool_]]
+"""Features, class numbers, and which rows count at all."""
+
+
 class FeatureRows:
-    """Features and labels of all rows.
+    """Features and labels of all rows, made when the gate takes the first.
 
     Parameters
     ----------
-    steps : int16 array of shape (rows, features)
-        Whole numbers of ``2**-FEATURE_BITS``.
-    y : array of shape (rows,)
-        Class numbers; one that is no class is a blank.
-    known : bool array of shape (rows,)
-        Which rows count at all; what a blank row holds is in no sum.
+    make : callable
+        Returns whole numbers of ``2**-FEATURE_BITS`` (rows, features), class numbers,
+        of which one that is no class is a blank, and which rows count at all: what a
+        blank row holds is in no sum.
+    count : int
+        The number of rows.
+    parts : tuple
+        What the rows are made of, to tell them from others.
     """
 
     def __init__(
-        self, steps: NDArray[np.int16], y: NDArray[Any], known: NDArray[np.bool_]
+        self, make: Callable[[], Made], count: int, parts: tuple[Any, ...]
     ) -> None:
+        self._make, self._count, self._parts = make, count, parts
+
+    @classmethod
+    def of(
+        cls, steps: NDArray[np.int16], y: NDArray[Any], known: NDArray[np.bool_]
+    ) -> "FeatureRows":
+        """Return rows that are there already."""
         if steps.ndim != 2:
             raise ValueError(
                 f"Expected a table of rows, got an array of {steps.ndim} dimensions."
             )
         _validate.same_length("as many labels as rows", len(steps), len(y), len(known))
-        self._steps, self._y, self._known = steps, y, known
-        self._held = held_rows(steps, known.astype(np.float64))
+        return cls(lambda: (steps, y, known), len(y), (steps, known, y))
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return len(self._y)
+        return self._count
+
+    @cached_property
+    def _made(self) -> Made:
+        return self._make()
+
+    @cached_property
+    def _held(self) -> IntegerRows:
+        steps, _, known = self._made
+        return held_rows(steps, known.astype(np.float64))
 
     def take(self, index: Index) -> Taken:
         """Return all rows and labels, or some."""
+        steps, y, known = self._made
         if index is None:
-            return Taken(self._held, self._y)
-        weight = self._known[index].astype(np.float64)
-        return Taken(held_rows(self._steps[index], weight), self._y[index])
+            return Taken(self._held, y)
+        weight = known[index].astype(np.float64)
+        return Taken(held_rows(steps[index], weight), y[index])
 
     def parts(self) -> tuple[Any, ...]:
         """Return what the rows consist of."""
-        return self._steps, self._known, self._y
+        return self._parts

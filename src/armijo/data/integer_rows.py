@@ -19,8 +19,9 @@ int64.
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -312,29 +313,33 @@ def count_sum(
     size: int,
     weight: FloatArray,
     bound: float,
+    factors: Sequence[float] | None = None,
 ) -> CertifiedSum:
     """Return the weighted counts of cells, every row in one cell of each column.
 
     ``places`` yields the cells of all rows, one column after the other; cells of all
-    columns are numbered together.  A row adds its weight to as many cells as there are
-    columns, at most ``bound**2`` of them; one is rounded down to whole steps.
+    columns are numbered together.  A row adds its weight to a cell of each column,
+    times the column's factor (None is one); the squares of the factors add up to at
+    most ``bound**2``.  One is rounded down to whole steps, and so is what is added.
     """
 
-    def counted(added: FloatArray, kind: type) -> NDArray[Any]:
+    def counted(added: Callable[[float], FloatArray], kind: type) -> NDArray[Any]:
         total: NDArray[Any] = np.zeros(size, dtype=kind)
-        for column in places():
+        known = {factor: added(factor) for factor in set(factors or (1.0,))}
+        for column, factor in zip(places(), factors or repeat(1.0), strict=False):
             for start in range(0, len(column), _COUNTED_ROWS):
                 part = slice(start, start + _COUNTED_ROWS)
-                found = np.bincount(column[part], added[part], minlength=size)
+                found = np.bincount(column[part], known[factor][part], minlength=size)
                 total += found.astype(kind)
         return total
 
     def integers(bits: int) -> torch.Tensor:
         one = math.floor(2.0**bits / bound * _ROOM)
-        return torch.from_numpy(counted(np.trunc(weight * one), np.int64))
+        whole = counted(lambda factor: np.trunc(weight * (one * factor)), np.int64)
+        return torch.from_numpy(whole)
 
     def plain() -> torch.Tensor:
-        return torch.from_numpy(counted(weight, np.float64))
+        return torch.from_numpy(counted(lambda factor: weight * factor, np.float64))
 
     return CertifiedSum(integers, plain, torch.float64, _VECTOR_BITS)
 

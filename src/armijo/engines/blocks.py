@@ -33,6 +33,7 @@ import torch
 
 from armijo._noise import PoissonRows
 from armijo.data.blocks import ExactSum, RowBlocks, Task
+from armijo.data.certified import SLACK
 from armijo.data.query import Rows, Taken
 from armijo.errors import ArmijoError, TableError
 from armijo.tables.cells import shown
@@ -315,7 +316,16 @@ class EngineRows(RowBlocks):
 
     def total(self, task: Task | BatchTask) -> ExactSum:
         """Return the exact sum over all blocks, each in it exactly once."""
-        return reduce(add, self._checked(self._ask(task)))
+        try:
+            exact: ExactSum = reduce(add, self._checked(self._ask(task)))
+        except ArmijoError:
+            raise
+        except ValueError:  # they are of different lattices or lengths
+            raise ArmijoError(
+                f"Expected the sums of one task from all workers, got others. {_KEPT}"
+            ) from None
+        self._refuse_impossible(exact)
+        return exact
 
     def sampled(self, batch: PoissonRows) -> "BatchOfBlocks":
         """Return the rows of a batch; they are numbered in the order of the blocks."""
@@ -342,11 +352,25 @@ class EngineRows(RowBlocks):
                     f"got one that changed or was counted twice. {_KEPT}"
                 )
             if found.exact is not None:
+                self._refuse_impossible(found.exact)
                 yield found.exact
         if missing:
             raise ArmijoError(
                 f"Expected the sums of all partitions, {len(missing)} were lost. "
                 f"{_KEPT}"
+            )
+
+    def _refuse_impossible(self, exact: ExactSum) -> None:
+        """Refuse numbers that no rows add up to: each adds at most one bound.
+
+        That finds a worker gone wrong, not one that lies within the bounds.
+        """
+        steps, most = exact.steps, self._n_rows * 2.0**exact.bits * (1 + SLACK)
+        whole = isinstance(steps, torch.Tensor) and steps.dtype == torch.int64
+        if not whole or steps.ndim != 1 or (steps.double().abs() > most).any():
+            raise ArmijoError(
+                "Expected whole numbers that the rows of the table can add up to, got "
+                f"others: a worker's memory or code is not sound. {_KEPT}"
             )
 
     def parts(self) -> tuple[Any, ...]:

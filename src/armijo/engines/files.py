@@ -28,10 +28,22 @@ class FilePart:
     schema: pa.Schema
 
     def read(self, columns: Sequence[str]) -> pa.Table:
-        """Return some columns of the rows."""
-        return self.fragment.to_table(
-            schema=self.schema, columns=list(columns), use_threads=False
-        )
+        """Return some columns of the rows.
+
+        Raises
+        ------
+        TableError
+            They cannot be read; the file is named, without what its reader says.
+        """
+        try:
+            return self.fragment.to_table(
+                schema=self.schema, columns=list(columns), use_threads=False
+            )
+        except (pa.ArrowException, OSError) as error:
+            raise TableError(
+                f"{self.fragment.path}, in which {type(error).__name__} stopped the "
+                "reader: write the file again"
+            ) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +66,7 @@ def open_files(path: str | os.PathLike[str]) -> FileParts:
     text = os.fspath(path)
     stream = find_stream(text, everything=True)
     if stream is None:
-        raise TableError(
-            f"{text}: Expected Parquet files for an engine (a folder, a pattern, an "
-            "address or a file), got something else. Nothing was spent."
-        )
+        raise no_files(path)
     filesystem: pafs.FileSystem = pafs.LocalFileSystem()
     if "://" in text:
         filesystem, _ = pafs.FileSystem.from_uri(text)
@@ -71,6 +80,14 @@ def open_files(path: str | os.PathLike[str]) -> FileParts:
         for part in _cut(fragment)
     )
     return FileParts(stream.schema, tuple(parts))
+
+
+def no_files(path: str | os.PathLike[str]) -> TableError:
+    """Return the error of a path that names no Parquet files."""
+    return TableError(
+        f"{path}: Expected Parquet files for an engine (a folder, a pattern, an "
+        "address or a file), got something else. Nothing was spent."
+    )
 
 
 def _cut(fragment: ds.ParquetFileFragment) -> Iterator[ds.ParquetFileFragment]:

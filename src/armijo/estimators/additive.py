@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils import Tags, column_or_1d
+from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -29,6 +29,7 @@ from armijo.engines import BlockTable, open_blocks
 from armijo.errors import TableError
 from armijo.estimators.base import (
     PrivateEstimator,
+    as_column,
     by_partition,
     no_cell_shown,
     positions,
@@ -39,6 +40,7 @@ from armijo.estimators.base import (
 from armijo.estimators.doubts import doubts_about, warn_of_doubts
 from armijo.estimators.encoders import (
     ClassLabels,
+    PersonBlock,
     TableBlock,
     Targets,
     declared_classes,
@@ -72,6 +74,7 @@ from armijo.tables.frames import (
     resolved_schema,
     to_frame,
 )
+from armijo.tables.stream import StreamedTable
 from armijo.training.run import Callback, Run, RunFiles
 
 TABLE_BATCHES = 6 + ONE_PHASE[0]
@@ -168,8 +171,8 @@ class PrivateTableEstimator(PrivateEstimator):
         y : array of shape (n_samples,), str or None
             What to learn, or the name of its column; None takes the column that the
             schema names.
-        sample_weight : array of shape (n_samples,) or None
-            Weights, clipped to [0, 1]; NaN is 0.
+        sample_weight : array of shape (n_samples,), str or None
+            Weights, clipped to [0, 1], or the name of their column; NaN is 0.
         person : array of shape (n_samples,) or None
             Whose row it is, in place of a column.
 
@@ -225,7 +228,7 @@ class PrivateTableEstimator(PrivateEstimator):
             )
         else:
             self._refuse_in_stream(sample_weight, person, y)
-            source, assumed = self._streamed(stream, y, memory)
+            source, assumed = self._streamed(stream, y, sample_weight, memory)
         n_rows, relation = self._public_rows(len(source), self.schema_.n_rows)
         files = RunFiles(
             ledger=self.ledger,
@@ -282,6 +285,10 @@ class PrivateTableEstimator(PrivateEstimator):
         if isinstance(y, str):
             y, frame = named_column(frame, y), frame.drop(columns=y)
             self._frame(frame, reset=True)  # y is no feature
+        if isinstance(sample_weight, str):
+            weights = named_column(frame, sample_weight, "sample_weight")
+            frame, sample_weight = frame.drop(columns=sample_weight), weights
+            self._frame(frame, reset=True)
         assumed = self._resolve(frame)
         return self._held_rows(frame, y, sample_weight, person), assumed
 
@@ -299,44 +306,63 @@ class PrivateTableEstimator(PrivateEstimator):
         return CodedRows(table, labels, weights)
 
     def _streamed(
-        self, stream: BlockTable, y: str | None, memory: int | None
+        self,
+        stream: BlockTable,
+        y: str | None,
+        sample_weight: str | None,
+        memory: int | None,
     ) -> tuple[RowBlocks, tuple[str, ...]]:
         """Return the rows of a stream, and what its schema takes for public."""
         head = stream.head()
         features = head
-        if y is not None:
-            named_column(head, y)
-            features = head.drop(columns=y)
+        for what, name in (("y", y), ("sample_weight", sample_weight)):
+            if name is not None:
+                named_column(features, name, what)
+                features = features.drop(columns=name)
         assumed = self._resolve(features)
-        if self.schema_.person is not None:
-            raise TableError(_NO_PERSONS)
         refuse_columns(features, self.schema_, empty=True)
         self.n_features_in_ = features.shape[1]
         if stream.named:
             self.feature_names_in_ = np.array(list(features.columns), dtype=object)
-        response = self._streamed_response(head, y)
-        names = [c.name for c in self.schema_.columns if c.is_feature]
-        encode = TableBlock(self.schema_, self.columns_, response, tuple(names))
+        encode = self._block(head, y, sample_weight)
+        if isinstance(encode, PersonBlock):
+            _refuse_uncounted(stream)
         encode.refuse_types(head)
         rows = stream.rows(
             encode,
-            columns=list(dict.fromkeys([*names, response.name])),
+            columns=encode.needed,
             cell_bytes=8 * len(self.columns_),
             features=self._objective().most_features,
             memory=memory,
         )
         return rows, assumed
 
+    def _block(
+        self, head: pd.DataFrame, y: str | None, sample_weight: str | None
+    ) -> TableBlock:
+        """Return what codes a block of a stream."""
+        names = tuple(c.name for c in self.schema_.columns if c.is_feature)
+        given = self.schema_, self.columns_, self._streamed_response(head, y), names
+        if self.schema_.person is None:
+            return TableBlock(*given, sample_weight)
+        self._refuse_unknown_persons()
+        return PersonBlock(*given, sample_weight, person=Person(self.schema_.person))
+
     def _refuse_in_stream(self, sample_weight: Any, person: Any, y: Any) -> None:
         """Refuse what needs all rows in memory, before anything is read."""
         refuse_labels(y)
-        if sample_weight is not None:
+        if sample_weight is not None and not isinstance(sample_weight, str):
             raise ValueError(
-                "Expected no sample_weight for rows that are streamed; load the rows "
-                "into memory. Nothing was spent."
+                "Expected sample_weight to be the name of a column for rows that are "
+                f"streamed, got {type(sample_weight).__name__}; add the weights to the "
+                "table. Nothing was spent."
             )
-        if person is not None or self.person is not None:
-            raise TableError(_NO_PERSONS)
+        if person is not None:
+            raise TableError(
+                "Expected persons as a column for rows that are streamed, got an "
+                "array; add it to the table and name it when the estimator is made. "
+                "Nothing was spent."
+            )
         if isinstance(self.schema, str) and self.schema == FROM_DTYPES:
             raise TableError(
                 "Expected declared categories for rows that are streamed, got "
@@ -370,17 +396,21 @@ class PrivateTableEstimator(PrivateEstimator):
                 f"Expected persons as a column or as an array, got both, the column "
                 f"{name!r} and person=; leave one out. Nothing was spent."
             )
-        if self.n_rows is None and self.schema_.n_rows is None:
-            raise ValueError(
-                "Expected the public number of persons as n_rows, got None: how many "
-                "persons have rows is not public by itself. Nothing was spent."
-            )
+        self._refuse_unknown_persons()
         if name is not None:
             return code_column(frame, Person(name))
         values = pd.Series(np.asarray(persons, dtype=object), name="person")
         _validate.same_length("a person for each row", len(values), len(frame))
         (found,) = Person("person").code(values)
         return found
+
+    def _refuse_unknown_persons(self) -> None:
+        """Refuse persons of whom no number is public."""
+        if self.n_rows is None and self.schema_.n_rows is None:
+            raise ValueError(
+                "Expected the public number of persons as n_rows, got None: how many "
+                "persons have rows is not public by itself. Nothing was spent."
+            )
 
     def _method(self) -> Additive:
         return Additive(pairs=self.pairs)
@@ -535,7 +565,7 @@ class PrivateClassifier(ClassifierMixin, PrivateTableEstimator):
         if isinstance(label, Label) and self.classes is None:
             self.classes_ = np.array(label.classes)
             if y is not None:
-                y = column_or_1d(y, warn=True, dtype=object)
+                y = as_column(y, dtype=object)
                 _validate.same_length("a label for each row", len(y), len(frame))
                 frame = pd.DataFrame({label.name: y})
             return code_column(frame, label).astype(np.int64)
@@ -551,7 +581,7 @@ class PrivateClassifier(ClassifierMixin, PrivateTableEstimator):
         known: Any = self.classes
         if known is None and listed and self.schema == FROM_DTYPES:
             known = y.dtype.categories.tolist()
-        y = column_or_1d(y, warn=True)
+        y = as_column(y, typed=known is None)
         _validate.same_length("a label for each row", len(y), n_rows)
         if known is None and y.dtype == bool:
             known = [False, True]
@@ -700,7 +730,7 @@ class PrivateRegressor(RegressorMixin, PrivateTableEstimator):
             if target is None:
                 raise _no_target()
             return code_column(frame, target).astype(np.float64)
-        values = column_or_1d(y, warn=True)
+        values = as_column(y)
         _validate.same_length("a target for each row", len(values), len(frame))
         (numbers,) = Target("y").code(pd.Series(values, name="y"))
         return np.asarray(numbers)
@@ -745,10 +775,14 @@ class PrivateRegressor(RegressorMixin, PrivateTableEstimator):
         return tags
 
 
-_NO_PERSONS = (
-    "Expected rows of different people in a stream, got a person column: how many rows "
-    "a person has is known of rows in memory only. Nothing was spent."
-)
+def _refuse_uncounted(stream: BlockTable) -> None:
+    """Refuse persons in rows that are not surely those that were counted."""
+    if not isinstance(stream, StreamedTable) or not stream.ordered:
+        raise TableError(
+            "Expected rows of different people, got a person column: how many rows a "
+            "person has is counted once, of rows in memory, of files and of datasets. "
+            "Write the rows to Parquet files, or load them. Nothing was spent."
+        )
 
 
 def _a_number(name: str) -> TableError:

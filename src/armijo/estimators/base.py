@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
 
 from armijo import _validate
@@ -31,6 +32,7 @@ from armijo.engines import engine_of, predict_blocks
 from armijo.errors import PrivacyLeakWarning
 from armijo.methods.base import StepRecord
 from armijo.plotting import plot_history
+from armijo.tables.stream import is_stream, open_stream
 from armijo.training.run import Run
 
 _DEFAULTS = {"epsilon": 1.0, "delta": 1e-5}
@@ -45,11 +47,16 @@ Predict = TypeVar("Predict", bound=Callable[..., Any])
 def by_partition(method: Predict) -> Predict:
     """Let a method that predicts rows do so on a table of an engine, lazily.
 
-    Workers get the model without what only a fit needs.
+    Workers get the model without what only a fit needs.  A stream is predicted block by
+    block, in the order of its rows.
     """
 
     @wraps(method)
     def predict(self: Any, X: Any) -> Any:
+        if is_stream(X):
+            check_is_fitted(self)
+            blocks = open_stream(X).frames_with(self.__dict__.get("feature_names_in_"))
+            return np.concatenate([method(self, block) for block in blocks])
         if engine_of(X) is None:
             return method(self, X)
         check_is_fitted(self)
@@ -168,11 +175,18 @@ def _looked_up(index: dict[Any, int], value: Any) -> int:
         return UNKNOWN
 
 
+_NUMBERS = dict.fromkeys("fiub", "number")
+_TEXTS = dict.fromkeys("US", "text")
+
+
 def refuse_other_type(y: NDArray[Any], classes: NDArray[Any]) -> None:
-    """Refuse numbers where classes are text, and the other way around."""
-    text = [array.dtype.kind in "US" for array in (y, classes)]
+    """Refuse numbers where classes are text or dates, and the other way around."""
+    found, wanted = (
+        (_NUMBERS | _TEXTS).get(array.dtype.kind, array.dtype.kind)
+        for array in (y, classes)
+    )
     loose = object in (y.dtype, classes.dtype)
-    if text[0] != text[1] and not loose:
+    if found != wanted and not loose:
         raise ValueError(
             f"Expected labels of the type of the classes ({classes.dtype}), got "
             f"{y.dtype}; convert one of them. Nothing was spent."
@@ -257,9 +271,26 @@ def no_cell_shown() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
+        if str(error).startswith("Complex data"):
+            raise ValueError(
+                "Complex data not supported: expected real numbers or text. Nothing "
+                "was spent."
+            ) from None
         if "could not convert" not in str(error):
             raise
         raise ValueError(
             "Expected numbers in all cells of X, got others; convert or leave out "
             "columns of text. Nothing was spent."
         ) from None
+
+
+def as_column(values: Any, dtype: Any = None, *, typed: bool = False) -> NDArray[Any]:
+    """Return labels, targets or weights as an array; no error shows one of them.
+
+    A list has no type: one text in it would make texts of all others.  Its values stay
+    as they are, unless ``typed`` says that they may tell their type.
+    """
+    if isinstance(values, list | tuple) and not typed:
+        dtype = object
+    with no_cell_shown():
+        return column_or_1d(values, dtype=dtype, warn=True)

@@ -4,21 +4,22 @@
 Picklable functions of a frame: what they hold is public.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.utils import column_or_1d
 
 from armijo.data.coded import CodedRows, ColumnInfo
 from armijo.data.query import Taken
 from armijo.errors import TableError
-from armijo.estimators.base import for_loss, positions
+from armijo.estimators.base import as_column, for_loss, positions
+from armijo.estimators.weights import clipped_weights, row_weights, shared_weights
 from armijo.tables.cells import listed, readable_dates, shown, suggestion
 from armijo.tables.coder import code_column, code_table
-from armijo.tables.columns import Label, Target
+from armijo.tables.columns import Label, Person, Target
 from armijo.tables.linear import encode
 from armijo.tables.schema import Schema
 
@@ -31,12 +32,12 @@ def margin_labels(places: NDArray[np.int64], n_classes: int) -> NDArray[np.float
     return np.where(places < 0, np.nan, labels)
 
 
-def named_column(frame: pd.DataFrame, name: str) -> pd.Series:
-    """Return the column that y names, refusing a name that is none."""
+def named_column(frame: pd.DataFrame, name: str, what: str = "y") -> pd.Series:
+    """Return the column that y or another names, refusing a name that is none."""
     if name not in frame.columns:
         names = [str(column) for column in frame.columns]
         raise TableError(
-            f"Expected y to name a column of the table, got {shown(name)}"
+            f"Expected {what} to name a column of the table, got {shown(name)}"
             f"{suggestion(name, names)}; the table has {listed(names)}. Nothing was "
             "spent."
         )
@@ -85,7 +86,7 @@ class ClassLabels:
         if isinstance(self.column, Label):
             return code_column(frame, self.column).astype(np.int64)
         labels = readable_dates(frame[self.column])
-        return positions(column_or_1d(labels), self.classes)
+        return positions(as_column(labels), self.classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,12 +107,19 @@ class Targets:
 
 @dataclass(frozen=True, eq=False)
 class TableBlock:
-    """Codes a block of a table by its schema."""
+    """Codes a block of a table by its schema; ``sample_weight`` names a column."""
 
     schema: Schema
     columns: tuple[ColumnInfo, ...]
     response: ClassLabels | Targets
     names: tuple[str, ...]
+    sample_weight: str | None = None
+
+    @property
+    def needed(self) -> list[str]:
+        """The columns that are read."""
+        others = self.response.name, self.sample_weight
+        return list(dict.fromkeys([*self.names, *filter(None, others)]))
 
     def refuse_types(self, head: pd.DataFrame) -> None:
         """Refuse columns of a type that cannot be what was declared, without rows."""
@@ -119,11 +127,55 @@ class TableBlock:
             if column.name in self.names:
                 column.code(head[column.name])
         self.response(head)
+        self.weights(head)
 
     def __call__(self, frame: pd.DataFrame) -> Taken:
         """Return coded cells and labels."""
         table = code_table(frame[list(self.names)], self.schema, columns=self.columns)
-        return CodedRows(table, self.response(frame)).take(None)
+        return CodedRows(table, self.response(frame), self.weights(frame)).take(None)
+
+    def weights(self, frame: pd.DataFrame) -> NDArray[np.float64] | None:
+        """Return what multiplies each row."""
+        if self.sample_weight is None:
+            return None
+        return clipped_weights(frame[self.sample_weight], len(frame))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PersonBlock(TableBlock):
+    """The same of rows of which a person may have several, that share a weight of one.
+
+    How many rows each has is counted in a pass over all of them, and never shown.
+    """
+
+    person: Person
+    counts: Mapping[str, int] | None = field(default=None, repr=False)
+
+    @property
+    def counts_of(self) -> str:
+        """The column that says whose row it is."""
+        return self.person.name
+
+    @property
+    def needed(self) -> list[str]:
+        """The columns that are read."""
+        return list(dict.fromkeys([*super().needed, self.person.name]))
+
+    def counted(self, frames: Iterable[pd.DataFrame]) -> "PersonBlock":
+        """Return the encoder that knows how many rows each person has."""
+        counts: dict[str, int] = {}
+        for frame in frames:
+            for name in code_column(frame, self.person).tolist():
+                if name is not None:
+                    counts[name] = counts.get(name, 0) + 1
+        return replace(self, counts=counts)
+
+    def weights(self, frame: pd.DataFrame) -> NDArray[np.float64] | None:
+        """Return what multiplies each row; one that names no person weighs nothing."""
+        known = self.counts or {}
+        persons = code_column(frame, self.person).tolist()
+        counts = np.array([known.get(name, np.nan) for name in persons])
+        return row_weights(super().weights(frame), shared_weights(counts))
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
-from sklearn.utils import Tags, column_or_1d
+from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
 from torch import Tensor
@@ -26,6 +26,7 @@ from armijo.engines import BlockTable, is_table, open_blocks
 from armijo.estimators.additive import TABLE_BATCHES, LineClassifier
 from armijo.estimators.base import (
     PrivateEstimator,
+    as_column,
     by_partition,
     for_loss,
     no_cell_shown,
@@ -167,7 +168,7 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
         self.leaky_diagnostics = leaky_diagnostics
         self.distributed = distributed
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, person: Any = None) -> Self:
         """Train with differential privacy.
 
         Parameters
@@ -185,18 +186,22 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
             blank: it adds nothing to any sum, and nothing tells of it.
             :func:`armijo.estimators.unknown_rows` names such labels to the owner of the
             rows.
+        person : array of shape (n_samples,) or None
+            Whose row it is, as of :class:`armijo.PrivateClassifier`: for tables, whose
+            releases are sums that give each row a weight.
 
         Returns
         -------
         self
         """
-        return self.fit_resumable(X, y)
+        return self.fit_resumable(X, y, person=person)
 
     def fit_resumable(
         self,
         X: Any,
         y: Any = None,
         *,
+        person: Any = None,
         checkpoint: str | os.PathLike[str] | None = None,
         fingerprint: Mapping[str, Any] | None = None,
         resume: bool = False,
@@ -207,7 +212,7 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
 
         Parameters
         ----------
-        X, y : arrays
+        X, y, person : arrays
             As in :meth:`fit`.
         checkpoint : path or None
             Written at the start, every few seconds and when the run ends.  The ledger
@@ -236,12 +241,14 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
             return self._fit_table(
                 X,
                 y,
+                person=person,
                 checkpoint=checkpoint,
                 fingerprint=fingerprint,
                 resume=resume,
                 ready=ready,
                 memory=memory,
             )
+        self._refuse_persons(person)
         group = self._group()
         refuse_several(
             self.distributed,
@@ -286,6 +293,16 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
         usual = usual and self.loss in (None, *self._losses)
         usual = usual and not self.leaky_diagnostics
         return usual and make_method(self.method) == Auto()
+
+    def _refuse_persons(self, person: Any) -> None:
+        """Refuse persons where a row has no weight: it is not one of a table's sums."""
+        if person is not None:
+            raise ValueError(
+                "Expected person=None, got persons: only a table that method='auto' "
+                "learns, with an intercept, sound accounting and a loss by name, "
+                f"weighs several rows of one person; this is method {self.method!r} "
+                "for an array or for columns taken as they are. Nothing was spent."
+            )
 
     def _takes_table(self, X: Any) -> bool:
         """Say whether rows are those of a table, whose columns are learned."""
@@ -430,7 +447,7 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
         else:
             with no_cell_shown():
                 X = validate_data(self, X, **given, ensure_all_finite=False)
-            y = column_or_1d(y, warn=True)
+            y = as_column(y)
             _validate.same_length("a label for each row", X.shape[0], len(y))
             self.classes_ = np.unique(np.asarray(self.classes))
             refuse_other_type(y, self.classes_)

@@ -5,15 +5,18 @@ Each is at most one, so their product is: the one number that a sum's certificat
 applied after clipping.
 """
 
+import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.utils import column_or_1d
 
 from armijo import _validate
+from armijo.estimators.base import as_column
+from armijo.tables.cells import to_numbers
 
 ClassWeight = Mapping[Any, float] | str | None
 
@@ -26,10 +29,11 @@ def clipped_weights(sample_weight: Any, n_rows: int) -> NDArray[np.float64] | No
     """
     if sample_weight is None:
         return None
-    values = column_or_1d(sample_weight, warn=True)
+    values = as_column(sample_weight)
     _validate.same_length("a sample_weight for each row", len(values), n_rows)
-    if values.dtype == object:
-        values = pd.to_numeric(pd.Series(values), errors="coerce").to_numpy()
+    if values.dtype == object:  # each by itself: one may be of any type
+        values, unfit = to_numbers(pd.Series(values))
+        values[unfit] = np.nan
     if values.dtype.kind not in "fiub":
         raise ValueError(
             f"Expected sample_weight to be numbers, got the type {values.dtype}; "
@@ -58,7 +62,9 @@ def class_weights(
         )
     known = classes.tolist()
     strangers = [name for name in class_weight if name not in known]
-    weights = np.array([float(class_weight.get(name, 1.0)) for name in known])
+    given = [class_weight.get(name, 1.0) for name in known]
+    numbers = all(isinstance(weight, Real) for weight in given)
+    weights = np.array(given if numbers else [math.nan], dtype=np.float64)
     if strangers or not np.isfinite(weights).all() or weights.min() < 0:
         raise ValueError(
             "Expected class_weight to give classes finite weights of 0 or more, got "
@@ -84,7 +90,16 @@ def person_weights(persons: Any, n_rows: int) -> NDArray[np.float64]:
     _validate.same_length("a person for each row", len(values), n_rows)
     codes, _ = pd.factorize(pd.Series(values, dtype=object))
     counts = np.bincount(codes[codes >= 0], minlength=1)
-    return np.where(codes < 0, 0.0, 1.0 / np.maximum(counts[codes], 1))
+    return shared_weights(np.where(codes < 0, np.nan, counts[codes]))
+
+
+def shared_weights(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return one over the rows of each row's person, zero where there is none (NaN).
+
+    >>> shared_weights(np.array([2.0, np.nan, 1.0]))
+    array([0.5, 0. , 1. ])
+    """
+    return np.where(np.isnan(counts), 0.0, 1.0 / counts)
 
 
 def row_weights(*parts: NDArray[np.float64] | None) -> NDArray[np.float64] | None:

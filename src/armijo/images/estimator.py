@@ -23,16 +23,16 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
 
 from armijo import _validate
 from armijo._files import replace_file
 from armijo.accounting.budget import Computed, Neighboring, as_budget
-from armijo.data.feature_rows import FeatureRows, held_rows
+from armijo.data.feature_rows import FeatureRows, Made, held_rows
 from armijo.errors import ArmijoError
 from armijo.estimators.base import (
     UNKNOWN,
+    as_column,
     positions,
     refuse_other_type,
     warn_of_leaks,
@@ -194,6 +194,9 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         seed = as_seed(self.random_state, name="random_state")
         pictures = Pictures(X, self.side)
         y = self._labels(y, len(pictures))
+        if readable is not None:
+            readable = np.asarray(readable, dtype=bool)
+            _validate.same_length("a mark for each image", len(readable), len(y))
         declared = None if self.n_rows is None else _validate.row_count(self.n_rows)
         n_rows = len(pictures) if declared is None else declared
         method = self._method.calibrate(budget, self._problem(2, n_rows))
@@ -209,15 +212,21 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         warn_of_leaks(
             classes_read=self.classes is None, accounting="sound", leaky=False
         )
+        if self.cache is not None:
+            Path(self.cache).mkdir(parents=True, exist_ok=True)
         made = feature_map(settings, self.progress)
         assumed = (elementwise_self_test(), made.self_test())
-        places = positions(y, self.classes_)
-        known = pictures.known() & (places != UNKNOWN)
-        if readable is not None:
-            known &= np.asarray(readable, dtype=bool)
+
+        def rows() -> Made:
+            places = positions(y, self.classes_)
+            known = pictures.known() & (places != UNKNOWN)
+            if readable is not None:
+                known &= readable
+            return self._features(made, pictures), places, known
+
         run = Run(
             self._problem(made.size, n_rows).linear,
-            FeatureRows(self._features(made, pictures), places, known),
+            FeatureRows(rows, len(pictures), (pictures.array, y, readable)),
             self._method,
             budget,
             n_rows=n_rows,
@@ -233,7 +242,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
 
     def _labels(self, y: Any, count: int) -> NDArray[Any]:
         """Return the labels, and set the classes."""
-        y = column_or_1d(y, warn=True)
+        y = as_column(y)
         _validate.same_length("a label for each image", len(y), count)
         if not count:
             raise ValueError(

@@ -95,8 +95,9 @@ class Bank:
 BANKS = (
     Bank(patch=6, filters=1024, grid=3),
     Bank(patch=8, filters=512, grid=2, weight=0.7),
-    Bank(patch=5, filters=512, grid=2, halved=True, weight=0.7),
 )
+HALVED = Bank(patch=5, filters=512, grid=2, halved=True, weight=0.7)
+"""A third bank, of color images: on gray ones it cost accuracy (docs/images.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -408,19 +409,21 @@ def settings_for(
 ) -> FeatureSettings:
     """Return what features follow from; color images are as their mirror images.
 
-    With mirror symmetry there are twice the filters, so that as many are no mirror
-    images of others.  ``signal`` is the public number of images over the noise of the
-    run: where it is large, more components are worth their noise in color images.
+    They have a third bank as well.  With mirror symmetry there are twice the filters,
+    so that as many are no mirror images of others.  ``signal`` is the public number of
+    images over the noise of the run: where it is large, more components are worth their
+    noise in color images.
     """
     color = pictures.channels == 3
     mirrored = color if mirror is None else bool(mirror)
-    doubled = tuple(replace(bank, filters=2 * bank.filters) for bank in BANKS)
+    banks = (*BANKS, HALVED) if color else BANKS
+    doubled = tuple(replace(bank, filters=2 * bank.filters) for bank in banks)
     more = {"components": 3500} if color and signal >= CLEAR else {}
     return FeatureSettings(
         side=pictures.side,
         channels=pictures.channels,
         mirror=mirrored,
-        banks=doubled if mirrored else BANKS,
+        banks=doubled if mirrored else banks,
         **more,
     )
 

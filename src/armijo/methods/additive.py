@@ -12,7 +12,7 @@ probabilities timid.
 ==========================  =====================  =================================
 release                     share of 1/sigma^2     L2 sensitivity
 ==========================  =====================  =================================
-scales, if bounds lack      0.01 to 0.05           root of the columns without bounds
+scales, if bounds lack      0.0125 to 0.06         root of 5/4 columns without bounds
 counts of cells             0.05                   root of the columns and the target
 second moments              0.03; 0.015 and 0.03   1
 gradients                   the rest               clip, each
@@ -74,6 +74,8 @@ from armijo.objectives.additive import (
 )
 from armijo.objectives.base import Objective
 from armijo.objectives.cells import (
+    FINE_PARTS,
+    FINE_WEIGHT,
     Cells,
     Layout,
     LevelCells,
@@ -84,6 +86,7 @@ from armijo.objectives.cells import (
     declared_ranges,
     learned_range,
     marginals,
+    narrowed_range,
     nearest_shares,
     unbounded,
 )
@@ -92,7 +95,7 @@ from armijo.objectives.linear import SOFTMAX, LinearObjective, ResidualObjective
 if TYPE_CHECKING:
     from armijo.methods.additive_model import AdditiveModel
 
-SCALE_SHARES = (0.01, 0.05)  # the least, and the most where rows are few
+SCALE_SHARES = (0.0125, 0.06)  # the least, and the most where rows are few
 SCALE_ROOM = 32.0  # rows over the noise of one count of scales that are aimed at
 COUNT_SHARE = 0.05
 CALIBRATION_SHARES = (0.03, 0.06)  # the least, and the most where rows are few
@@ -127,7 +130,7 @@ class AdditiveState:
 
     w: Tensor
     batches: int = 0
-    scales: Tensor | None = None
+    ranges: Tensor | None = None
     counts: Tensor | None = None
     chosen: Tensor | None = None
     values: Tensor | None = None
@@ -140,7 +143,7 @@ class AdditiveState:
 
     # Vectors that are not as long as the parameters.
     free_shapes = (
-        "scales",
+        "ranges",
         "counts",
         "chosen",
         "values",
@@ -402,9 +405,9 @@ class Additive(Method[AdditiveState]):
     @cached_property
     def shares(self) -> dict[str, float]:
         """How ``1/sigma^2`` is split; the phases get what the others leave."""
-        unknown = len(unbounded(self._columns))
-        wanted = unknown * (SCALE_ROOM * self._noise / self._n_rows) ** 2
-        scales = float(np.clip(wanted, *SCALE_SHARES)) if unknown else 0.0
+        bound = self._scale_layout.bound
+        wanted = (bound * SCALE_ROOM * self._noise / self._n_rows) ** 2
+        scales = float(np.clip(wanted, *SCALE_SHARES)) if bound else 0.0
         few = math.sqrt(CALIBRATION_ROWS * self._noise / self._n_rows)
         calibration = float(np.clip(CALIBRATION_SHARES[0] * few, *CALIBRATION_SHARES))
         calibration *= self.objective.log_odds
@@ -519,7 +522,7 @@ class Additive(Method[AdditiveState]):
         used = self._mechanisms(what)
         record = StepRecord(update=0, gradients=0)
         if what.kind == "scales":
-            state = replace(state, scales=self._released_scales(batch, used[0]))
+            state = replace(state, ranges=self._released_ranges(batch, used[0]))
         elif what.kind == "counts":
             state = replace(state, counts=self._released_counts(batch, state, used[0]))
         elif what.kind == "moments":
@@ -532,27 +535,43 @@ class Additive(Method[AdditiveState]):
 
     @cached_property
     def _scale_layout(self) -> Layout:
-        return Layout(tuple(OctaveCells() for _ in unbounded(self._columns)))
-
-    def _released_scales(self, batch: PrivateBatch, mechanism: Gaussian) -> Tensor:
-        counts = CellCounts(
-            self.objective, self._scale_layout, tuple(unbounded(self._columns))
+        """Octaves of each column without bounds, then parts of octaves of each."""
+        count = len(unbounded(self._columns))
+        return Layout(
+            (OctaveCells(),) * count + (OctaveCells(FINE_PARTS),) * count,
+            factors=(1.0,) * count + (FINE_WEIGHT,) * count,
         )
-        query = BoundedQuery(contributions=counts, bound=counts.layout.bound)
-        return torch.from_numpy(batch.noisy_sum(query, mechanism))
+
+    def _released_ranges(self, batch: PrivateBatch, mechanism: Gaussian) -> Tensor:
+        """Release counts of octaves, and return the ends of columns that follow."""
+        places, layout = unbounded(self._columns), self._scale_layout
+        counts = CellCounts(self.objective, layout, places * 2)
+        query = BoundedQuery(contributions=counts, bound=layout.bound)
+        noise = mechanism.noise_scale
+        parts = layout.split(batch.noisy_sum(query, mechanism))
+        found = []
+        for place, octaves, fine in zip(
+            places, parts[: len(places)], parts[len(places) :], strict=True
+        ):
+            column = self._columns[place]
+            ends = learned_range(octaves, noise, column.low, column.high)
+            if column.low is None and column.high is None:
+                present = self._n_rows - max(octaves[-1] - 2 * noise, 0.0)
+                ends = narrowed_range(
+                    ends, fine / FINE_WEIGHT, noise / FINE_WEIGHT, present
+                )
+            found.append(ends)
+        return torch.tensor(found, dtype=torch.float64).reshape(-1)
 
     def _layout(self, state: AdditiveState) -> Layout:
         """Return the cells of all columns and of the target."""
         ranges = declared_ranges(self._columns)
-        places = unbounded(self._columns)
-        if places:
-            counts = calibrated(scales=state.scales).numpy()
-            noise = self._mechanisms(Batch("scales"))[0].noise_scale
-            for place, part in zip(
-                places, self._scale_layout.split(counts), strict=True
-            ):
-                column = self._columns[place]
-                ranges[place] = learned_range(part, noise, column.low, column.high)
+        if places := unbounded(self._columns):
+            ends = calibrated(ranges=state.ranges).reshape(-1, 2).tolist()
+            ranges |= {
+                place: (low, high)
+                for place, (low, high) in zip(places, ends, strict=True)
+            }
         cells = column_cells(self._columns, ranges)
         if not self.objective.regression:
             cells.append(LevelCells(self.objective.n_classes))
@@ -803,7 +822,8 @@ class CellCounts:
     layout : Layout
         The cells.
     places : tuple of int or None
-        Columns without bounds, the target after the last one; None is all of them.
+        The column of each part of the layout, the target after the last one; None is
+        all of them.
     """
 
     objective: AdditiveObjective
@@ -816,7 +836,11 @@ class CellCounts:
         weight = np.where(unknown, 0.0, weights(rows))
         layout, cells = self.layout, self._cells(rows)
         return count_sum(
-            lambda: layout.places(cells), layout.size, weight, layout.bound
+            lambda: layout.places(cells),
+            layout.size,
+            weight,
+            layout.bound,
+            layout.factors,
         )
 
     def _cells(self, rows: Rows) -> list[NDArray[Any]]:

@@ -24,7 +24,7 @@ from armijo.objectives.additive import AdditiveObjective, Features, NumericFeatu
 
 CLEAR_EVIDENCE = 3.0  # standard deviations by which columns must tell of the target
 
-_TENSORS = ("scales", "counts", "chosen", "calibration")
+_TENSORS = ("ranges", "counts", "chosen", "calibration")
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,9 +261,13 @@ def _refuse_lengths(method: Additive, state: AdditiveState) -> None:
     """Refuse releases that are not as long as the method makes them."""
     size = method.objective.outputs
     known = 2 + size + 4 * (size + 1) if method.shares["recalibration"] else None
-    scales = method._scale_layout.size if method.shares["scales"] else None
+    ends = len(method._scale_layout.parts) or None  # two of each column without bounds
     _refuse_shape("calibration", state.calibration, known)
-    _refuse_shape("scales", state.scales, scales)
+    _refuse_shape("ranges", state.ranges, ends)
+    if state.ranges is not None:
+        low, high = state.ranges.reshape(-1, 2).T
+        if not bool((low < high).all() and (high - low).isfinite().all()):
+            raise ValueError("ranges that end before they begin")
     _refuse_shape("counts", state.counts, method._layout(state).size)
     features = method.features(state, 0).size if len(method.phases) == 2 else None
     _refuse_shape("chosen", state.chosen, features)

@@ -54,6 +54,9 @@ LEAST_IMPORTANCE = 0.05  # of a column, in those of the most important one
 EFFECT_ORDERS = 3  # orthogonal polynomials of a category's fitted effect
 EFFECT_CLIP = 3.0
 _SMALL_VARIANCE = 0.02  # below which a cosine is not scaled up further
+# Of all features: where no level of any category stands out they are all zero, and the
+# constant feature, in units of the radius, must not be rounded to zero with them.
+_LEAST_VARIANCE = 1e-4
 
 Basis = Literal["additive", "line"]
 
@@ -348,7 +351,7 @@ class Features:
     def variance(self) -> float:
         """The mean squared norm of a row's features under released distributions."""
         total = sum(float(np.trace(column.covariance)) for column in self.columns)
-        total = max(total, 1e-12)
+        total = max(total, _LEAST_VARIANCE)
         return total * (1 + PAIR_VARIANCE) if self.products else total
 
     def score_variance(self, weights: FloatArray) -> float:

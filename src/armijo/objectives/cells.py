@@ -28,21 +28,17 @@ FOUND_SNR = 4.5  # standard deviations by which some octaves of a column stand o
 WIDER_SNR = 3.5  # and by which those do that are next to them
 WINDOWS = (1, 2, 3, 4, 6, 8)  # octaves that are tested together
 WIDE = 64.0  # a range of positive numbers this wide begins at zero
+FINE_PARTS = 16  # of an octave, in which narrow columns are found
+FINE_WEIGHT = 0.5  # of their counts beside those of octaves: a row adds so much
+NARROW = 0.25  # of the octaves' range: a narrower part that holds the rows replaces it
+HELD_ROWS = 0.8  # of the rows with a number, which that part has to hold
+HELD_NOISE = 0.15  # of these rows: the most noise in its count, lest noise alone does
 ATOM_RATIO = 2.0  # times its neighbors' mean: a cell that holds more is one value
 SHRINKAGE = 2.0  # of splits towards the prior, in standard deviations
 POOLED = 0.9  # of the prior is the pooled distribution of all numeric columns
 POOL_FROM = 20  # levels from which rare ones become one
 RARE_SNR = 3.0  # standard deviations below which a level is rare
 OUTER_PRIOR = 0.01  # prior share of the cells out of range
-
-
-def _octave_edges() -> FloatArray:
-    positive = np.exp2(np.arange(FIRST_OCTAVE, LAST_OCTAVE + 1))
-    return np.concatenate([-positive[::-1], positive])
-
-
-OCTAVES = _octave_edges()
-"""Ends of the octaves of both signs; what lies between the two smallest is zero."""
 
 
 def unit_edges(zero: float | None) -> FloatArray:
@@ -91,16 +87,32 @@ class NumericCells:
 
 @dataclass(frozen=True, eq=False)
 class OctaveCells:
-    """Cells of numbers of which nothing is known: octaves of both signs, and zero."""
+    """Cells of numbers of which nothing is known: octaves of both signs, and zero.
+
+    Attributes
+    ----------
+    parts : int
+        Equal parts of an octave, each a cell.
+    """
+
+    parts: int = 1
+
+    @cached_property
+    def edges(self) -> FloatArray:
+        """The ends of the cells; what lies between the two smallest is zero."""
+        octaves = np.exp2(np.arange(FIRST_OCTAVE, LAST_OCTAVE))
+        inner = np.outer(octaves, 1 + np.arange(self.parts) / self.parts)
+        positive = np.append(inner, 2.0**LAST_OCTAVE)
+        return np.concatenate([-positive[::-1], positive])
 
     @property
     def size(self) -> int:
         """The number of cells."""
-        return len(OCTAVES) + 2
+        return len(self.edges) + 2
 
     def places(self, numbers: FloatArray) -> NDArray[np.int64]:
         """Return the cell of each number."""
-        return _placed(numbers, OCTAVES)
+        return _placed(numbers, self.edges)
 
 
 def _placed(numbers: FloatArray, edges: FloatArray) -> NDArray[np.int64]:
@@ -130,9 +142,18 @@ Cells = NumericCells | OctaveCells | LevelCells
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The cells of several columns, numbered one after the other."""
+    """The cells of several columns, numbered one after the other.
+
+    Attributes
+    ----------
+    parts : tuple
+        The cells of each column.
+    factors : tuple of float or None
+        What a row adds to its cell of each column, at most one; None is one.
+    """
 
     parts: tuple[Cells, ...]
+    factors: tuple[float, ...] | None = None
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
@@ -146,8 +167,9 @@ class Layout:
 
     @property
     def bound(self) -> float:
-        """The sensitivity of all counts: a row adds one in each column."""
-        return math.sqrt(len(self.parts))
+        """The sensitivity of all counts: a row adds its factor in each column."""
+        factors = self.factors or (1.0,) * len(self.parts)
+        return math.sqrt(sum(factor**2 for factor in factors))
 
     def places(self, columns: Iterable[NDArray[Any]]) -> Iterator[NDArray[np.int64]]:
         """Yield the cells of all rows, one column after the other."""
@@ -191,6 +213,33 @@ def learned_range(
     if high <= low:
         high = low + max(abs(low), 1.0)
     return low, high
+
+
+def narrowed_range(
+    ends: tuple[float, float], fine: FloatArray, noise: float, present: float
+) -> tuple[float, float]:
+    """Return a part of a range that holds nearly all of ``present`` rows, or the range.
+
+    ``fine`` are noisy counts of parts of octaves, which tell numbers that vary little
+    beside their size (years, coordinates, moments): between octaves they would be in
+    one cell or two.
+    """
+    edges = OctaveCells(FINE_PARTS).edges
+    start, stop = (
+        np.searchsorted(edges, ends[0], "right"),
+        np.searchsorted(edges, ends[1]),
+    )
+    inside = fine[start : stop + 1]
+    clear = _window(inside / max(noise, 1e-300), FOUND_SNR)[1]
+    if clear is None:
+        return ends
+    first, last = _grown(inside / max(noise, 1e-300), *clear)
+    low, high = float(edges[start + first - 1]), float(edges[start + last])
+    spread = noise * math.sqrt(last + 1 - first)
+    least = float(inside[first : last + 1].sum()) - 2 * spread
+    holds = spread <= HELD_NOISE * present and least > HELD_ROWS * present
+    narrow = high - low <= NARROW * (ends[1] - ends[0])
+    return (low, high) if holds and narrow else ends
 
 
 def _octave_end(octave: int) -> float:

@@ -134,6 +134,7 @@ def render_html(
         sentence=plain_sentence(document["privacy"]),
         pictures=pictures,
         shapes=_shapes(estimator),
+        hashed=[c.name for c in model.schema.columns if getattr(c, "hashed", False)],
         weights=largest_weights(model),
         updates=int((history["step_size"].fillna(0) > 0).sum()),
         batches=len(history),

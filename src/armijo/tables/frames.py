@@ -272,7 +272,16 @@ def column_of_type(
         return Date(name, time=True)
     if kinds.is_numeric_dtype(dtype) and not kinds.is_complex_dtype(dtype):
         return Numeric(name)
-    return Categorical(name) if isinstance(dtype, pd.StringDtype) else None
+    text = arrow is not None and _is_text(arrow)
+    return Categorical(name) if text or isinstance(dtype, pd.StringDtype) else None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """Say whether cells are texts, or taken from a dictionary: lists have no text."""
+    value = _value_type(kind)
+    if pa.types.is_dictionary(kind):
+        return not pa.types.is_nested(value)
+    return pa.types.is_string(value) or pa.types.is_large_string(value)
 
 
 _COLUMNS: dict[str, TypeAdapter[Any]] = {

@@ -14,11 +14,11 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -127,19 +127,36 @@ class StreamedTable:
             memory=memory,
         )
 
+    @property
+    def ordered(self) -> bool:
+        """Whether every pass finds the same row at the same number."""
+        return all(piece.ordered for piece in self.pieces)
+
+    def stamps(self) -> list[object]:
+        """Return what changes when pieces do, without reading them."""
+        return [piece.stamp() for piece in self.pieces]
+
     def frames(
-        self, columns: Sequence[str] | None = None, height: int = _MOST_ROWS
+        self,
+        columns: Sequence[str] | None = None,
+        height: int = _MOST_ROWS,
+        stamps: Sequence[object] | None = None,
     ) -> Iterator[pd.DataFrame]:
         """Yield all rows, so many at a time, none of the frames empty.
+
+        Pieces are to be as they were at their ``stamps``; None takes those of now.
 
         Raises
         ------
         ArmijoError
-            A piece changed while it was read, or cannot be read.
+            A piece changed, also while it was read, or cannot be read.
         """
         names = list(self.schema.names if columns is None else columns)
-        for piece in self.pieces:
-            before, count = piece.stamp(), 0
+        known = self.stamps() if stamps is None else stamps
+        for piece, before in zip(self.pieces, known, strict=True):
+            if piece.stamp() != before:
+                raise _changed(piece.name)
+            count = 0
             with _named(piece):
                 for batch in ahead(iter(piece.read(names, height))):
                     count += batch.num_rows
@@ -147,6 +164,13 @@ class StreamedTable:
                         yield arrow_to_pandas(pa.Table.from_batches([batch]))
             if count != piece.n_rows or piece.stamp() != before:
                 raise _changed(piece.name)
+
+    def frames_with(self, features: Sequence[str] | None) -> Iterator[pd.DataFrame]:
+        """Yield all rows with those of the features that there are; None is all."""
+        if len(self) == 0:
+            raise TableError("Expected rows, got an empty table.")
+        names = self.schema.names
+        return self.frames([n for n in names if features is None or n in features])
 
 
 @contextmanager
@@ -181,6 +205,20 @@ def ahead(items: Iterator[Item], most: int = AHEAD) -> Iterator[Item]:
             yield item
 
 
+@runtime_checkable
+class Counting(Protocol):
+    """An encoder whose rows share a weight, by how often a value occurs in a column."""
+
+    @property
+    def counts_of(self) -> str:
+        """The column."""
+
+    def counted(
+        self, frames: Iterable[pd.DataFrame]
+    ) -> Callable[[pd.DataFrame], Taken]:
+        """Return the encoder that knows, from all rows of this column."""
+
+
 class StreamedRows:
     """The rows of a streamed table, for the gate: answers totals only.
 
@@ -213,11 +251,14 @@ class StreamedRows:
     ) -> None:
         self._table, self._encode, self._columns = table, encode, list(columns)
         self._n_rows = len(table)
+        if self._n_rows == 0:
+            raise TableError("Expected rows, got an empty table. Nothing was spent.")
         most = free_memory() if memory is None else memory
         self.plan = MemoryPlan.of(self._n_rows, cell_bytes, features, most, height)
-        self._stamps = [piece.stamp() for piece in table.pieces]
+        self._stamps = table.stamps()
         self._most, self._row_bytes = most, cell_bytes + _ROW_BYTES
         self._held: list[tuple[int, Any]] | None = None
+        self._counted = False
 
     def __len__(self) -> int:
         """Return the number of rows when the run began."""
@@ -226,7 +267,7 @@ class StreamedRows:
     @property
     def ordered(self) -> bool:
         """Whether every pass finds the same row at the same number."""
-        return all(piece.ordered for piece in self._table.pieces)
+        return self._table.ordered
 
     def total(self, task: Task) -> ExactSum:
         """Return the exact sum over all blocks, read in the order of the files."""
@@ -246,11 +287,9 @@ class StreamedRows:
 
     def _read(self) -> Iterator[tuple[int, Any]]:
         """Yield height and content of each block, coded if it is kept for the run."""
-        for piece, stamp in zip(self._table.pieces, self._stamps, strict=True):
-            if piece.stamp() != stamp:
-                raise _changed(piece.name)
+        self._count()
         held: list[tuple[int, Any]] = []
-        for frame in self._table.frames(self._columns, self.plan.height):
+        for frame in self._frames(self._columns):
             block: Any = frame
             if self.plan.keeps_cells:
                 block = self._encode(frame)
@@ -260,6 +299,15 @@ class StreamedRows:
             yield len(frame), block
         if self.plan.keeps_cells:
             self._held = held
+
+    def _frames(self, columns: Sequence[str]) -> Iterator[pd.DataFrame]:
+        return self._table.frames(columns, self.plan.height, self._stamps)
+
+    def _count(self) -> None:
+        """Let an encoder count what weights depend on, before its first block."""
+        if isinstance(self._encode, Counting) and not self._counted:
+            self._encode = self._encode.counted(self._frames([self._encode.counts_of]))
+        self._counted = True
 
     def _rows(self, block: Any, chosen: NDArray[np.int64] | None) -> Rows:
         if isinstance(block, Rows):
@@ -282,7 +330,7 @@ class StreamedRows:
                 return None
             entry = piece.name, piece.n_rows, piece.n_bytes, piece.digests()
             manifest.append(entry)
-        return Manifest(tuple(self._table.schema.names), tuple(manifest))
+        return Manifest(tuple(self._columns), tuple(manifest))
 
 
 class SampledRows:
@@ -354,7 +402,8 @@ class MemoryPlan:
         coded = n_rows * (cell_bytes + _ROW_BYTES)
         # Features of single columns, then those with products: both are held.
         whole = coded + 2 * 8 * n_rows * features
-        block = height * (3 * cell_bytes + _ROW_BYTES + 8 * features)
+        rows = min(height, n_rows or height)
+        block = rows * (3 * cell_bytes + _ROW_BYTES + 8 * features)
         kept = whole if whole <= most else coded * (coded <= most)
         return cls(
             height=height,
@@ -398,7 +447,7 @@ def _from_polars(frame: Any) -> StreamedTable:
 
     def read(names: Sequence[str], height: int) -> Iterator[pa.RecordBatch]:
         chosen = frame.select([polars.col(name) for name in names])
-        for part in chosen.collect_batches(chunk_size=height, maintain_order=False):
+        for part in chosen.collect_batches(chunk_size=height, maintain_order=True):
             yield from part.to_arrow().to_batches(max_chunksize=height)
 
     n_rows = int(frame.select(polars.len()).collect().item())
@@ -426,27 +475,41 @@ def _from_duckdb(relation: Any) -> StreamedTable:
 
 
 def _from_dataset(dataset: ds.Dataset) -> StreamedTable:
-    """Return a dataset, file by file where it consists of whole files."""
-    fragments = list(dataset.get_fragments())
+    """Return a dataset, file by file where it consists of whole Parquet files."""
     filtered = bool(getattr(dataset, "_scan_options", None))
-    if filtered or not all(isinstance(f, ds.ParquetFileFragment) for f in fragments):
+    fragments = [] if filtered else list(dataset.get_fragments())
+    if fragments and all(isinstance(f, ds.ParquetFileFragment) for f in fragments):
+        found = [(f.path, f.filesystem, f) for f in fragments]
+        return _of_files(found, dataset.schema, "the dataset")
 
-        def read(names: Sequence[str], height: int) -> Iterable[pa.RecordBatch]:
-            return dataset.scanner(
-                columns=list(names),
-                batch_size=height,
-                batch_readahead=AHEAD,
-                fragment_readahead=1,
-            ).to_batches()
+    def read(names: Sequence[str], height: int) -> Iterable[pa.RecordBatch]:
+        return dataset.scanner(
+            columns=list(names),
+            batch_size=height,
+            batch_readahead=AHEAD,
+            fragment_readahead=1,
+        ).to_batches()
 
-        n_rows = dataset.count_rows()
-        size = n_rows * 8 * len(dataset.schema)
-        return StreamedTable(
-            dataset.schema, (Piece("the dataset", n_rows, size, read),)
+    n_rows = dataset.count_rows()
+    size = n_rows * 8 * len(dataset.schema)
+    piece = Piece("the dataset", n_rows, size, read)
+    files = _files_in(dataset)
+    if files:
+        asked = str(getattr(dataset, "_scan_options", ""))
+        piece = replace(
+            piece,
+            stamp=lambda: tuple(_stamp(*file) for file in files),
+            digests=lambda: (asked, *(_whole_digest(*file) for file in files)),
         )
-    return _of_files(
-        [(f.path, f.filesystem, f) for f in fragments], dataset.schema, "the dataset"
-    )
+    return StreamedTable(dataset.schema, (piece,))
+
+
+def _files_in(dataset: ds.Dataset) -> list[tuple[str, pafs.FileSystem]]:
+    """Return the files of a dataset; none if it lies in memory."""
+    if isinstance(dataset, ds.UnionDataset):
+        return [file for child in dataset.children for file in _files_in(child)]
+    paths = getattr(dataset, "files", ())
+    return [(path, dataset.filesystem) for path in paths]
 
 
 def find_stream(
@@ -529,7 +592,7 @@ def _of_files(
             "path. Nothing was spent."
         )
     pieces, seen = [], set[str]()
-    whole = schema
+    first: pa.Schema | None = None
     for path, filesystem, fragment in files:
         local = isinstance(filesystem, pafs.LocalFileSystem)
         place = os.path.realpath(path) if local else path
@@ -540,16 +603,18 @@ def _of_files(
             )
         seen.add(place)
         own, piece = _parquet(path, filesystem, fragment, schema)
-        whole = own if whole is None else whole
-        _refuse_other_schema(path, own, files[0][0], whole, partitioned=bool(schema))
+        first = own if first is None else first
+        _refuse_other_schema(path, own, files[0][0], first)
+        if schema is not None:
+            _refuse_other_types(path, own, "the dataset", schema)
         pieces.append(piece)
-    assert whole is not None
-    fields = [f for f in whole if schema or not PANDAS_INDEX.fullmatch(f.name)]
+    assert first is not None
+    fields = schema or [f for f in first if not PANDAS_INDEX.fullmatch(f.name)]
     return StreamedTable(pa.schema(fields), tuple(pieces))
 
 
 def _refuse_other_schema(
-    path: str, own: pa.Schema, first: str, whole: pa.Schema, *, partitioned: bool
+    path: str, own: pa.Schema, first: str, whole: pa.Schema
 ) -> None:
     """Refuse a file whose columns or types are not those of the first."""
     twice = [name for name in own.names if own.names.count(name) > 1]
@@ -560,13 +625,20 @@ def _refuse_other_schema(
         )
     missing = [name for name in whole.names if name not in own.names]
     extra = [name for name in own.names if name not in whole.names]
-    if (missing and not partitioned) or extra:
+    if missing or extra:
         what = f"it lacks {listed(missing)}" if missing else f"it has {listed(extra)}"
         raise TableError(
             f"{path}: Expected the columns of {first}, but {what}; write the files "
             "with one schema. Nothing was spent."
         )
-    for name in own.names:
+    _refuse_other_types(path, own, first, whole)
+
+
+def _refuse_other_types(
+    path: str, own: pa.Schema, first: str, whole: pa.Schema
+) -> None:
+    """Refuse a file of which a column has another type."""
+    for name in (name for name in own.names if name in whole.names):
         kinds = own.field(name).type, whole.field(name).type
         if kinds[0] != kinds[1]:
             raise TableError(
@@ -622,13 +694,23 @@ def _parquet(
                     yield batch.select(names)
 
     def stamp() -> object:
-        info = filesystem.get_file_info(path)
-        return info.type, info.size, info.mtime_ns
+        return _stamp(path, filesystem)
 
     def digests() -> tuple[str, ...]:
         return _digests(path, filesystem, metadata)
 
     return own, Piece(path, metadata.num_rows, size, read, stamp, digests)
+
+
+def _stamp(path: str, filesystem: pafs.FileSystem) -> object:
+    """Return what changes when a file does, also by a file in its place."""
+    info = filesystem.get_file_info(path)
+    inode = None
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        with suppress(OSError):
+            status = os.stat(path)
+            inode = status.st_ino, status.st_ctime_ns
+    return info.type, info.size, info.mtime_ns, inode
 
 
 def _group_ends(metadata: Any, group: int) -> tuple[int, int]:
@@ -660,12 +742,19 @@ def _refuse_truncated(path: str, size: int, metadata: Any) -> None:
 
 def _digests(path: str, filesystem: pafs.FileSystem, metadata: Any) -> tuple[str, ...]:
     """Return the digest of the bytes of each row group; the file is read for it."""
-    found = []
     with filesystem.open_input_file(path) as source:
-        for group in range(metadata.num_row_groups):
-            start, end = _group_ends(metadata, group)
-            digest = blake2b(digest_size=16)
-            for place in range(start, end, _HASHED):
-                digest.update(source.read_at(min(_HASHED, end - place), place))
-            found.append(digest.hexdigest())
-    return tuple(found)
+        groups = range(metadata.num_row_groups)
+        return tuple(_hashed(source, *_group_ends(metadata, g)) for g in groups)
+
+
+def _whole_digest(path: str, filesystem: pafs.FileSystem) -> str:
+    """Return the digest of a file of any kind."""
+    with filesystem.open_input_file(path) as source:
+        return _hashed(source, 0, source.size())
+
+
+def _hashed(source: Any, start: int, end: int) -> str:
+    digest = blake2b(digest_size=16)
+    for place in range(start, end, _HASHED):
+        digest.update(source.read_at(min(_HASHED, end - place), place))
+    return digest.hexdigest()
