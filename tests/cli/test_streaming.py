@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from traceback import format_exception
 
 import numpy as np
 import pandas as pd
@@ -252,6 +253,55 @@ def test_a_filtered_dataset_is_a_stream(folder):
     other = ds.dataset(folder / "data").filter(ds.field("age") > 21)
     digests = [open_stream(one).pieces[0].digests() for one in (kept, other)]
     assert digests[0][1:] == digests[1][1:] and digests[0] != digests[1]
+
+
+def facts(dataset):
+    """Return what tells the rows of a dataset from others; None where unknown."""
+    pieces = open_stream(dataset).pieces
+    if any(piece.digests is None for piece in pieces):
+        return None
+    return [(piece.name, piece.digests()) for piece in pieces]
+
+
+def test_filters_that_differ_where_arrow_shortens_them_are_told_apart(tmp_path):
+    pq.write_table(pa.table({"id": range(100)}), tmp_path / "a.parquet")
+    files = ds.dataset(tmp_path / "a.parquet")
+    asked = [
+        files.filter(ds.field("id").isin([*range(45), middle, *range(46, 90)]))
+        for middle in (45, 95, 45)
+    ]
+    assert str(asked[0]._scan_options) == str(asked[1]._scan_options)
+    first, other, again = map(facts, asked)
+    assert first == again != other
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_values_that_a_path_stands_for_tell_rows_from_others(tmp_path, filtered):
+    pq.write_table(pa.table({"v": range(9)}), tmp_path / "a.parquet")
+    found = []
+    for value in (0, 1, 0):
+        files = ds.FileSystemDataset.from_paths(
+            [str(tmp_path / "a.parquet")],
+            schema=pa.schema([("v", pa.int64()), ("label", pa.int64())]),
+            format=ds.ParquetFileFormat(),
+            filesystem=pafs.LocalFileSystem(),
+            partitions=[ds.field("label") == value],
+        )
+        found.append(facts(files.filter(ds.field("v") >= 0) if filtered else files))
+    assert found[0] == found[2] != found[1]
+
+
+def test_rows_that_are_not_known_by_their_files_have_no_digests(tmp_path):
+    pq.write_table(pa.table({"v": range(9)}), tmp_path / "a.parquet")
+    (tmp_path / "a.csv").write_text("v\n1\n")
+    files, memory = ds.dataset(tmp_path / "a.parquet"), ds.dataset(pa.table({"v": [1]}))
+    options = ds.ParquetFileFormat(coerce_int96_timestamp_unit="ms")
+    read_otherwise = ds.dataset(tmp_path / "a.parquet", format=options)
+    assert facts(ds.dataset(tmp_path / "a.csv", format="csv")) is None
+    assert facts(ds.dataset([memory, files])) is None
+    assert facts(read_otherwise.filter(ds.field("v") > 0)) is None
+    assert facts(ds.dataset([files, files]).filter(ds.field("v") > 0)) is not None
+    assert open_stream(ds.dataset([memory, files])).stamps() != [None]
 
 
 def test_a_dataset_may_have_fewer_columns_than_its_files(folder):
@@ -544,9 +594,61 @@ def test_a_run_does_not_go_on_with_another_column_in_a_role(tmp_path):
     with pytest.raises(Killed):
         fit("weight", callback=killed)
     before = (tmp_path / "checkpoint.ledger").read_bytes()
-    with pytest.raises(ArmijoError, match="Expected the rows that the run began with"):
+    with pytest.raises(ArmijoError, match=r"another run: encoder\.sample_weight"):
         fit("other")
     assert (tmp_path / "checkpoint.ledger").read_bytes() == before
+
+
+CODED = {
+    "schema": {"sex": ["f", "m"], "weight": "ignore", "who": "ignore"},
+    "classes": ["hi", "lo"],
+    "pairs": False,
+}
+OTHERWISE = [
+    ({"schema": {**CODED["schema"], "sex": ["f", "x"]}}, "schema"),
+    ({"classes": ["hi", "low"]}, "classes"),
+    ({"schema": {**CODED["schema"], "weight": "numeric"}}, "schema"),
+]
+
+
+def test_a_run_does_not_go_on_with_rows_that_are_coded_otherwise(tmp_path):
+    """Nor does it go on as another model; with the same settings it does."""
+    pq.write_table(visits(), tmp_path / "a.parquet")
+    given = {"checkpoint": tmp_path / "checkpoint", "memory": 0}
+
+    def fit(made=PrivateClassifier, resume=True, callback=None, **settings):
+        files = ds.dataset(tmp_path / "a.parquet")
+        model = made(**{**CODED, "n_rows": N, **settings}, callback=callback)
+        model.fit_resumable(files, "label", **given, resume=resume)
+        return model
+
+    with pytest.raises(Killed):
+        fit(resume=False, callback=killed)
+    before = (tmp_path / "checkpoint.ledger").read_bytes()
+    for settings, fact in OTHERWISE:
+        with pytest.raises(ArmijoError, match=rf"another run: encoder\.{fact} is"):
+            fit(**settings)
+        assert (tmp_path / "checkpoint.ledger").read_bytes() == before
+    assert hasattr(fit(), "model_")
+
+
+def test_a_linear_run_does_not_go_on_with_other_classes(tmp_path):
+    pq.write_table(people().drop_columns("sex"), tmp_path / "a.parquet")
+
+    def stop(record):
+        raise Killed
+
+    def fit(resume=True, **settings):
+        model = sampling(random_state=None, **settings)
+        files = ds.dataset(tmp_path / "a.parquet")
+        given = {"checkpoint": tmp_path / "checkpoint", "resume": resume}
+        return model.fit_resumable(files, "label", **given)
+
+    with pytest.raises(Killed):
+        fit(resume=False, callback=stop)
+    with pytest.raises(ArmijoError, match=r"another run: encoder\.classes is .*'low'"):
+        fit(classes=["hi", "low"])
+    fit()
 
 
 def killed(record):
@@ -712,6 +814,54 @@ def test_pages_that_cannot_be_decoded_name_their_file_and_release_nothing(tmp_pa
     ):
         model.fit_resumable(ds.dataset(path), "label", memory=0)
     assert len(charges(ledger)) == 1 and not hasattr(model, "coef_")
+
+
+SECRET = "SECRET-9"
+
+
+def csv_dataset(table: pa.Table, path: Path):
+    """Return a dataset of which a cell beyond the block that has its types is text."""
+    lines = [f"{10**12 + k},{k % 2}" for k in range(150_000)]  # more than 1 MiB
+    (path / "a.csv").write_text("\n".join(["age,label", *lines, f"{SECRET},1", ""]))
+    return ds.dataset(path / "a.csv", format="csv")
+
+
+def filter_with_a_cast(table: pa.Table, path: Path):
+    pq.write_table(table, path / "a.parquet")
+    return ds.dataset(path / "a.parquet").filter(ds.field("age").cast("int64") > 3)
+
+
+def lazy_cast(table: pa.Table, path: Path):
+    polars = pytest.importorskip("polars")
+    return lazy_frame(table).with_columns(polars.col("age").cast(polars.Int64))
+
+
+def lazy_filter(table: pa.Table, path: Path):
+    polars = pytest.importorskip("polars")
+    return lazy_frame(table).filter(polars.col("age").cast(polars.Int64) > 3)
+
+
+def cast_in_sql(table: pa.Table, path: Path):
+    return relation(table).project("cast(age as int) as age, label")
+
+
+def filter_in_sql(table: pa.Table, path: Path):
+    return relation(table).filter("cast(age as int) > 3")
+
+
+AT_A_ROW = csv_dataset, lazy_cast, cast_in_sql
+IN_THE_COUNT = filter_with_a_cast, lazy_filter, filter_in_sql
+
+
+@pytest.mark.parametrize("made", [*AT_A_ROW, *IN_THE_COUNT])
+def test_a_source_that_fails_at_a_row_tells_the_kind_of_error_only(made, tmp_path):
+    table = pa.table({"age": ["12"] * 399 + [SECRET], "label": [0, 1] * 200})
+    model = PrivateClassifier(classes=[0, 1], random_state=1)
+    with pytest.raises(ArmijoError, match=r"\w+ stopped the reader; .*mend") as caught:
+        model.fit_resumable(made(table, tmp_path), "label", memory=0)
+    assert SECRET not in "".join(format_exception(caught.value))
+    unspent = "Nothing was spent" in str(caught.value)
+    assert unspent == (made in IN_THE_COUNT)
 
 
 def test_a_column_of_the_wrong_type_is_refused_by_its_type(folder):

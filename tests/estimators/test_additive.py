@@ -3,6 +3,8 @@
 
 import math
 import warnings
+from contextlib import suppress
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -15,8 +17,9 @@ from sklearn.exceptions import NotFittedError
 
 from armijo import PrivateClassifier, PrivateRegressor
 from armijo.errors import ModelWarning, PrivacyLeakWarning, TableError
+from armijo.estimators.base import as_column
 from armijo.estimators.weights import class_weights, clipped_weights, person_weights
-from armijo.tables import Label, Numeric, Person, Schema, Target
+from armijo.tables import Categorical, Label, Numeric, Person, Schema, Target
 from armijo.tables.frames import PUBLIC_DTYPES
 
 ROWS = 600
@@ -328,12 +331,30 @@ USUAL = {
     "sample_weight": [0.5, 1.0] * 30,
     "person": list(range(60)),
 }
-ODD_VALUES = (None, "x", math.inf, 1j, 10**400, [1], {"k": 1}, b"1", pd.NaT, "\ud800")
 
 
-def outcome(kind, settings, **given):
+class NoText:
+    """Raises whatever is asked of it; its hash is that of a class."""
+
+    def __str__(self):
+        raise RuntimeError
+
+    def __eq__(self, other):
+        raise RuntimeError
+
+    def __hash__(self):
+        return 1
+
+
+ODD_VALUES = (
+    *(None, "x", math.inf, 1j, 10**400, [1], {"k": 1}, b"1", pd.NaT, "\ud800"),
+    *(10**5000, Decimal("sNaN"), NoText(), np.timedelta64(5), [1, 0], [[1]], ()),
+)
+
+
+def outcome(kind, settings, frame=None, **given):
     """Return all that a fit tells before its model: an error, or warnings."""
-    frame = pd.DataFrame({"x": np.arange(60.0)})
+    frame = pd.DataFrame({"x": np.arange(60.0)}) if frame is None else frame
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
@@ -355,7 +376,38 @@ def test_nothing_tells_of_one_odd_value(place, kind, settings, form):
     for value in ODD_VALUES:
         values = [value, *USUAL[place][1:]]
         given = {**USUAL, place: form(values)}
-        assert outcome(kind, settings, **given) == usual == [], value
+        assert outcome(kind, settings, **given) == usual == [], repr(type(value))
+
+
+@pytest.mark.parametrize(
+    "column", [Numeric("x"), Categorical("x"), Categorical("x", categories=[0, 1])]
+)
+def test_nothing_tells_of_one_odd_cell(column):
+    schema = Schema(columns=(column,), reviewed=True)
+    settings = {"classes": [0, 1], "schema": schema}
+    for value in ODD_VALUES:
+        cells = pd.Series([value, *[0, 1] * 30][:60], dtype=object)
+        forms = [cells]
+        with suppress(Exception):  # pandas makes no categories of it
+            forms.append(cells.astype("category"))
+        for form in forms:
+            frame = pd.DataFrame({"x": form})
+            found = outcome(PrivateClassifier, settings, frame, **USUAL)
+            assert found == [], repr(type(value))
+
+
+LISTS = [[k] for k in USUAL["y"]]
+
+
+@pytest.mark.parametrize("place", ["y", "sample_weight", "person"])
+def test_a_row_of_another_length_tells_nothing_and_changes_no_other(place):
+    settings = {"classes": [0, 1]}
+    for odd in ([], [0, 1], None, [None]):
+        values = [odd, *LISTS[1:]]
+        given = {**USUAL, place: values}
+        assert outcome(PrivateClassifier, settings, **given) == [], odd
+        np.testing.assert_array_equal(as_column(values)[1:], as_column(LISTS)[1:])
+    assert as_column(LISTS).tolist() == USUAL["y"]
 
 
 @quiet

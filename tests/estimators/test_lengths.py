@@ -37,3 +37,11 @@ def test_no_length_is_named(fit):
     with pytest.raises(ValueError, match="for each row, got different") as error:
         fit()
     assert not re.search("257|251|25[0-9]", str(error.value))
+
+
+@pytest.mark.parametrize("kind", [*LINEAR, PrivateClassifier, PrivateRegressor])
+def test_a_table_of_labels_is_refused_without_its_height(kind):
+    model = kind(n_rows=250) if kind is PrivateRegressor else kind(**KNOWN)
+    with pytest.raises(ValueError, match="should be a 1d array") as error:
+        model.fit(FRAME, np.column_stack([Y, Y, Y]))
+    assert "257" not in str(error.value)

@@ -206,7 +206,8 @@ class PrivateTableEstimator(PrivateEstimator):
             lies beside it (its name and ``.ledger``) if the estimator names none, and
             the secret key of the run until the run has ended.
         fingerprint : mapping or None
-            Public JSON values that ledger and checkpoint must share with the run.
+            Public JSON values that ledger and checkpoint must share with the run; of
+            streams and engines what codes their rows is added.
         resume : bool
             Whether to go on from the checkpoint and the ledger.
         ready : callable or None
@@ -222,19 +223,20 @@ class PrivateTableEstimator(PrivateEstimator):
         group = self._group()
         stream, y = open_blocks(X, y)
         refuse_several(self.distributed, stream=stream is not None)
+        facts: dict[str, Any] = {}
         if stream is None:
             source, assumed = group.all_or_none(
                 lambda: self._in_memory(X, y, sample_weight, person)
             )
         else:
             self._refuse_in_stream(sample_weight, person, y)
-            source, assumed = self._streamed(stream, y, sample_weight, memory)
+            source, assumed, facts = self._streamed(stream, y, sample_weight, memory)
         n_rows, relation = self._public_rows(len(source), self.schema_.n_rows)
         files = RunFiles(
             ledger=self.ledger,
             checkpoint=checkpoint,
             resume=resume,
-            named=fingerprint or {},
+            named={**(fingerprint or {}), **facts},
             ready=ready,
         )
         named = is_frame(X) if stream is None else stream.named
@@ -311,8 +313,11 @@ class PrivateTableEstimator(PrivateEstimator):
         y: str | None,
         sample_weight: str | None,
         memory: int | None,
-    ) -> tuple[RowBlocks, tuple[str, ...]]:
-        """Return the rows of a stream, and what its schema takes for public."""
+    ) -> tuple[RowBlocks, tuple[str, ...], dict[str, Any]]:
+        """Return the rows of a stream, what its schema takes for public, and facts.
+
+        The facts decide how rows are coded; rows in memory are known by their codes.
+        """
         head = stream.head()
         features = head
         for what, name in (("y", y), ("sample_weight", sample_weight)):
@@ -335,7 +340,7 @@ class PrivateTableEstimator(PrivateEstimator):
             features=self._objective().most_features,
             memory=memory,
         )
-        return rows, assumed
+        return rows, assumed, encode.facts
 
     def _block(
         self, head: pd.DataFrame, y: str | None, sample_weight: str | None
@@ -399,7 +404,7 @@ class PrivateTableEstimator(PrivateEstimator):
         self._refuse_unknown_persons()
         if name is not None:
             return code_column(frame, Person(name))
-        values = pd.Series(np.asarray(persons, dtype=object), name="person")
+        values = pd.Series(as_column(persons, dtype=object), name="person")
         _validate.same_length("a person for each row", len(values), len(frame))
         (found,) = Person("person").code(values)
         return found

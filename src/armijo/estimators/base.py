@@ -168,10 +168,10 @@ def positions(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _looked_up(index: dict[Any, int], value: Any) -> int:
-    """Return the position of one label; one without a hash has none."""
+    """Return the position of one label; one that cannot be compared has none."""
     try:
         return index.get(value, UNKNOWN)
-    except TypeError:
+    except Exception:  # of any kind, and nobody is told of it
         return UNKNOWN
 
 
@@ -287,10 +287,28 @@ def no_cell_shown() -> Iterator[None]:
 def as_column(values: Any, dtype: Any = None, *, typed: bool = False) -> NDArray[Any]:
     """Return labels, targets or weights as an array; no error shows one of them.
 
-    A list has no type: one text in it would make texts of all others.  Its values stay
-    as they are, unless ``typed`` says that they may tell their type.
+    A list has no type: one text in it would make texts of all others, and one row of
+    another length lists of all other rows.  Its values stay as they are, unless
+    ``typed`` says that they may tell their type; one alone in a row is that value.
     """
     if isinstance(values, list | tuple) and not typed:
-        dtype = object
+        values, given = np.empty(len(values), dtype=object), values
+        for place, value in enumerate(given):
+            values[place] = _alone(value)
+        return values
+    shape = np.shape(values)
+    if len(shape) != 1 and shape[1:] != (1,):  # scikit-learn's words name both sizes
+        raise ValueError(
+            "y should be a 1d array of labels, targets or weights, got an array of "
+            f"{len(shape)} dimensions. Nothing was spent."
+        )
     with no_cell_shown():
         return column_or_1d(values, dtype=dtype, warn=True)
+
+
+def _alone(value: Any) -> Any:
+    """Return what a row of a column holds, if it holds one value."""
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        value = list(value)
+    row = isinstance(value, list | tuple) and len(value) == 1
+    return value[0] if row else value

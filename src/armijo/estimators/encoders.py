@@ -19,7 +19,7 @@ from armijo.estimators.base import as_column, for_loss, positions
 from armijo.estimators.weights import clipped_weights, row_weights, shared_weights
 from armijo.tables.cells import listed, readable_dates, shown, suggestion
 from armijo.tables.coder import code_column, code_table
-from armijo.tables.columns import Label, Person, Target
+from armijo.tables.columns import Label, Person, Target, column_to_dict
 from armijo.tables.linear import encode
 from armijo.tables.schema import Schema
 
@@ -65,6 +65,17 @@ def declared_classes(classes: Any, column: pd.Series) -> NDArray[Any]:
     return np.unique(np.asarray(classes))
 
 
+def class_texts(classes: NDArray[Any]) -> list[str]:
+    """Return public classes as JSON values that tell 1, 1.0, "1" and True apart."""
+    if classes.dtype.kind in "mM":
+        return [f"{classes.dtype} {text}" for text in classes.astype(str)]
+    return [repr(value) for value in classes.tolist()]
+
+
+def _public(**values: Any) -> dict[str, Any]:
+    return {f"encoder.{name}": value for name, value in values.items()}
+
+
 @dataclass(frozen=True, eq=False)
 class ClassLabels:
     """Reads the labels of a block: of a declared label, or of a list of classes."""
@@ -76,6 +87,14 @@ class ClassLabels:
     def name(self) -> str:
         """The column of the table."""
         return self.column if isinstance(self.column, str) else self.column.name
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What decides how labels are read."""
+        column: Any = self.column
+        if isinstance(column, Label):
+            column = column_to_dict(column)
+        return _public(response=column, classes=class_texts(self.classes))
 
     def __call__(self, frame: pd.DataFrame) -> Labels:
         """Return labels as the loss of a coded table takes them."""
@@ -100,6 +119,11 @@ class Targets:
         """The column of the table."""
         return self.column.name
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What decides how targets are read."""
+        return _public(response=column_to_dict(self.column))
+
     def __call__(self, frame: pd.DataFrame) -> Labels:
         """Return numbers, NaN where a row is blank."""
         return code_column(frame, self.column).astype(np.float64)
@@ -120,6 +144,16 @@ class TableBlock:
         """The columns that are read."""
         others = self.response.name, self.sample_weight
         return list(dict.fromkeys([*self.names, *filter(None, others)]))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What decides how rows are coded, in public JSON values."""
+        own = _public(
+            schema=self.schema.digest(),
+            sample_weight=self.sample_weight,
+            person=self.schema.person,
+        )
+        return {**own, **self.response.facts}
 
     def refuse_types(self, head: pd.DataFrame) -> None:
         """Refuse columns of a type that cannot be what was declared, without rows."""
@@ -185,6 +219,14 @@ class ArrayBlock:
     names: tuple[str, ...]
     labels: ClassLabels
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What decides how rows are coded, in public JSON values.
+
+        Names of the features are facts of the files.
+        """
+        return self.labels.facts
+
     def __call__(self, frame: pd.DataFrame) -> Taken:
         """Return an array of numbers, and labels."""
         X = frame[list(self.names)].to_numpy(dtype=np.float64, na_value=np.nan)
@@ -203,6 +245,11 @@ class ScaledBlock:
         """The columns that are read."""
         wanted = (c for c in self.schema.columns if c.is_feature or c.kind == "label")
         return [column.name for column in wanted]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What decides how rows are coded, in public JSON values."""
+        return _public(schema=self.schema.digest())
 
     def __call__(self, frame: pd.DataFrame) -> Taken:
         """Return features in [0, 1], and labels."""

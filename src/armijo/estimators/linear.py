@@ -219,7 +219,8 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
             lies beside it (its name and ``.ledger``) if the estimator names none, and
             the secret key of the run until the run has ended.
         fingerprint : mapping or None
-            Public JSON values that ledger and checkpoint must share with the run.
+            Public JSON values that ledger and checkpoint must share with the run; of
+            streams and engines what codes their rows is added.
         resume : bool
             Whether to go on from the checkpoint and the ledger.
         ready : callable or None
@@ -255,12 +256,12 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
             classes_read_from_the_labels=self.classes is None,
             leaky_diagnostics=self.leaky_diagnostics,
         )
-        source = group.all_or_none(lambda: self._source(X, y, memory))
+        source, facts = group.all_or_none(lambda: self._source(X, y, memory))
         files = RunFiles(
             ledger=self.ledger,
             checkpoint=checkpoint,
             resume=resume,
-            named=fingerprint or {},
+            named={**(fingerprint or {}), **facts},
             ready=ready,
         )
         warn_of_leaks(
@@ -371,8 +372,13 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
             group=group,
         )
 
-    def _source(self, X: Any, y: Any, memory: int | None) -> RowSource:
-        """Return the rows of a fit, in memory or streamed, and set the classes."""
+    def _source(
+        self, X: Any, y: Any, memory: int | None
+    ) -> tuple[RowSource, dict[str, Any]]:
+        """Return the rows of a fit, in memory or streamed, and set the classes.
+
+        With the facts of a stream, which decide how its rows are coded.
+        """
         stream, y = open_blocks(X, y)
         if stream is not None:
             return self._streamed(stream, y, memory)
@@ -382,11 +388,11 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
                 y, X = named_column(X, y), X.drop(columns=y)
             _refuse_texts(X)
         X, y = self._checked(X, y)
-        return ArrayRows(X, self._encoded(y))
+        return ArrayRows(X, self._encoded(y)), {}
 
     def _streamed(
         self, stream: BlockTable, y: str | None, memory: int | None
-    ) -> RowBlocks:
+    ) -> tuple[RowBlocks, dict[str, Any]]:
         """Return the rows of a stream: as its encoder has them, or columns of numbers.
 
         Only names and types are looked at.
@@ -411,7 +417,8 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
             names = [*encode.names, encode.labels.name]
         self._refuse_classes()
         cell_bytes = 8 * self.n_features_in_
-        return stream.rows(encode, columns=names, cell_bytes=cell_bytes, memory=memory)
+        rows = stream.rows(encode, columns=names, cell_bytes=cell_bytes, memory=memory)
+        return rows, encode.facts
 
     def _array_block(self, head: pd.DataFrame, y: str | None) -> ArrayBlock:
         if y is None:

@@ -52,18 +52,44 @@ def distinct_texts(series: pd.Series) -> tuple[NDArray[np.intp], list[str]]:
     """
     codes, distinct = _factorized(series)
     # NumPy scalars print single-precision numbers as short as a CSV file has them.
-    return codes, [category_text(value) for value in distinct]
+    return codes, [category_text(text_of(value) or "") for value in distinct]
 
 
 def _factorized(series: pd.Series) -> tuple[NDArray[np.intp], NDArray[Any]]:
     cells: pd.Series | NDArray[np.object_] = readable_dates(series)
     if series.dtype == object:
         # As Python objects, True and 1 are equal and lists have no hash: compare texts.
-        pairs = zip(series, series.isna(), strict=True)
-        texts = [None if absent else str(cell) for cell, absent in pairs]
+        pairs = zip(series, _absent(series), strict=True)
+        texts = [None if absent else text_of(cell) for cell, absent in pairs]
         cells = np.array(texts, dtype=object)
     codes, distinct = pd.factorize(cells)
     return codes, np.asarray(distinct)
+
+
+def text_of(cell: object) -> str | None:
+    """Return the text of a cell; None if it has none, which then is missing.
+
+    As an integer of more digits than Python writes, or an object that raises.
+    """
+    try:
+        return str(cell)
+    except Exception:  # of any kind, and nobody is told of it
+        return None
+
+
+def _absent(series: pd.Series) -> NDArray[np.bool_]:
+    """Return which cells are missing, also one that cannot be compared with itself."""
+    try:
+        return series.isna().to_numpy(dtype=bool)
+    except Exception:
+        return np.array([_is_absent(cell) for cell in series], dtype=bool)
+
+
+def _is_absent(cell: object) -> bool:
+    try:
+        return pd.isna(cell) is True  # of a list it is an array
+    except Exception:
+        return True
 
 
 def readable_dates(series: pd.Series) -> pd.Series:
@@ -108,7 +134,7 @@ def _text_to_numbers(
         except (pa.ArrowException, UnicodeEncodeError):
             pass
     codes, distinct = _factorized(series)
-    parsed = [_number(str(cell)) for cell in distinct]
+    parsed = [_number(text_of(cell) or "") for cell in distinct]
     # The code of a null is -1 and so finds the last entry.
     values = np.array([*parsed, math.nan], dtype=np.float64)
     bad = np.array([*(number is None for number in parsed), False])
@@ -117,7 +143,10 @@ def _text_to_numbers(
 
 def holds_text(series: pd.Series) -> bool:
     """Tell whether all cells that are not missing are text."""
-    return bool(pd.api.types.infer_dtype(series, skipna=True) == "string")
+    try:
+        return bool(pd.api.types.infer_dtype(series, skipna=True) == "string")
+    except Exception:  # of a cell that cannot be compared, which is no text
+        return False
 
 
 def _number(text: str) -> float | None:
@@ -148,7 +177,7 @@ def to_dates(series: pd.Series) -> tuple[NDArray[np.datetime64], NDArray[np.bool
             series = series.mask(_far(utc, "0002", "9998")).dt.tz_localize(None)
         return series.to_numpy(dtype="datetime64[s]"), fits
     codes, distinct = _factorized(series)
-    parsed = [_moment(str(cell).strip()) for cell in distinct]
+    parsed = [_moment((text_of(cell) or "").strip()) for cell in distinct]
     # The code of a null is -1 and so finds the last entry.
     bad = np.array([*(moment is None for moment in parsed), False])
     found = [moment or np.datetime64("NaT") for moment in parsed]

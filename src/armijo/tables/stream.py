@@ -44,6 +44,9 @@ _BLOCK_NUMBERS = 1 << 24  # numbers of a block's features
 _BLOCK_MEMORY = 1 << 28  # bytes that the features of a block may take
 _MOST_ROWS = 1 << 16  # of a block
 _HASHED = 1 << 22  # bytes of a file that are hashed at a time
+_PARQUET = ds.ParquetFileFormat()
+_KEPT = "Nothing of this pass was released; what was charged stays charged."
+_UNSPENT = "Nothing was spent."
 
 Item = TypeVar("Item")
 Batches = Iterator[pa.RecordBatch]
@@ -157,7 +160,7 @@ class StreamedTable:
             if piece.stamp() != before:
                 raise _changed(piece.name)
             count = 0
-            with _named(piece):
+            with _named(piece.name, _KEPT):
                 for batch in ahead(iter(piece.read(names, height))):
                     count += batch.num_rows
                     if batch.num_rows:
@@ -174,25 +177,26 @@ class StreamedTable:
 
 
 @contextmanager
-def _named(piece: Piece) -> Iterator[None]:
-    """Name the piece in an error of its reader."""
+def _named(name: str, end: str) -> Iterator[None]:
+    """Name what is read in an error of its reader, whose text may hold a cell."""
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
-        raise ArmijoError(
-            f"{piece.name}: Expected rows that can be read, got "
-            f"{shown(error, most=200)}; write the file again. Nothing of this pass was "
-            "released; what was charged stays charged."
-        ) from None
     except TableError as error:
-        raise TableError(f"{piece.name}: {error}") from None
+        raise TableError(f"{name}: {error}") from None
+    except ArmijoError:
+        raise
+    except Exception as error:
+        raise ArmijoError(
+            f"{name}: Expected rows that can be read, but {type(error).__name__} "
+            "stopped the reader; write the file again, or mend the query (a cast of "
+            f"its cells, for one). {end}"
+        ) from None
 
 
 def _changed(name: str) -> ArmijoError:
     return ArmijoError(
         f"{name}: Expected the file as it was when the run began, got a changed one. "
-        "Nothing of this pass was released; what was charged stays charged. Bring the "
-        "file back and resume."
+        f"{_KEPT} Bring the file back and resume."
     )
 
 
@@ -450,10 +454,12 @@ def _from_polars(frame: Any) -> StreamedTable:
         for part in chosen.collect_batches(chunk_size=height, maintain_order=True):
             yield from part.to_arrow().to_batches(max_chunksize=height)
 
-    n_rows = int(frame.select(polars.len()).collect().item())
-    empty = frame.head(0).collect().to_arrow()
+    name = "the lazy frame"
+    with _named(name, _UNSPENT):
+        n_rows = int(frame.select(polars.len()).collect().item())
+        empty = frame.head(0).collect().to_arrow()
     size = n_rows * 8 * len(empty.schema)
-    piece = Piece("the lazy frame", n_rows, size, read, ordered=False)
+    piece = Piece(name, n_rows, size, read, ordered=False)
     return StreamedTable(empty.schema, (piece,))
 
 
@@ -467,10 +473,12 @@ def _from_duckdb(relation: Any) -> StreamedTable:
         quoted = ('"' + name.replace('"', '""') + '"' for name in names)
         return reader(relation.project(", ".join(quoted)), height)
 
-    n_rows = int(relation.aggregate("count(*)").fetchall()[0][0])
-    schema = reader(relation.limit(0), 1).schema
+    name = "the relation"
+    with _named(name, _UNSPENT):
+        n_rows = int(relation.aggregate("count(*)").fetchall()[0][0])
+        schema = reader(relation.limit(0), 1).schema
     size = n_rows * 8 * len(schema)
-    piece = Piece("the relation", n_rows, size, read, ordered=False)
+    piece = Piece(name, n_rows, size, read, ordered=False)
     return StreamedTable(schema, (piece,))
 
 
@@ -490,26 +498,74 @@ def _from_dataset(dataset: ds.Dataset) -> StreamedTable:
             fragment_readahead=1,
         ).to_batches()
 
-    n_rows = dataset.count_rows()
+    name = "the dataset"
+    with _named(name, _UNSPENT):
+        n_rows = dataset.count_rows()
     size = n_rows * 8 * len(dataset.schema)
-    piece = Piece("the dataset", n_rows, size, read)
+    piece = Piece(name, n_rows, size, read)
     files = _files_in(dataset)
     if files:
-        asked = str(getattr(dataset, "_scan_options", ""))
+        piece = replace(piece, stamp=lambda: tuple(_stamp(*file) for file in files))
+    with _named(name, _UNSPENT):
+        asked = _asked_of(dataset)
+    if files and asked is not None:
         piece = replace(
-            piece,
-            stamp=lambda: tuple(_stamp(*file) for file in files),
-            digests=lambda: (asked, *(_whole_digest(*file) for file in files)),
+            piece, digests=lambda: (*asked, *(_whole_digest(*file) for file in files))
         )
     return StreamedTable(dataset.schema, (piece,))
 
 
 def _files_in(dataset: ds.Dataset) -> list[tuple[str, pafs.FileSystem]]:
-    """Return the files of a dataset; none if it lies in memory."""
+    """Return the files of a dataset, leaving out what lies in memory."""
     if isinstance(dataset, ds.UnionDataset):
         return [file for child in dataset.children for file in _files_in(child)]
     paths = getattr(dataset, "files", ())
     return [(path, dataset.filesystem) for path in paths]
+
+
+def _asked_of(dataset: ds.Dataset) -> tuple[str, ...] | None:
+    """Return what decides, beside the bytes of its files, which rows a dataset has.
+
+    None where not all of that is known: rows in memory, files that are not Parquet or
+    read with options, and filters that Arrow cannot write down in full.
+    """
+    options = getattr(dataset, "_scan_options", None) or {}
+    if options.keys() - {"filter"}:
+        return None
+    own = [_written(expression) for expression in options.values()]
+    own.append(_schema_digest(dataset.schema))
+    if isinstance(dataset, ds.UnionDataset):
+        for child in dataset.children:
+            asked = _asked_of(child)
+            own += [None] if asked is None else asked
+    elif not isinstance(dataset, ds.FileSystemDataset) or dataset.format != _PARQUET:
+        return None
+    else:
+        # The public method refuses a dataset with a filter.
+        for fragment in dataset._get_fragments(None):
+            own += [fragment.path, *_fragment_texts(fragment)]
+    known = tuple(text for text in own if text is not None)
+    return known if len(known) == len(own) else None
+
+
+def _fragment_texts(fragment: ds.ParquetFileFragment) -> tuple[str | None, ...]:
+    """Return the values that a path stands for, and which row groups are read."""
+    groups = str([group.id for group in fragment.row_groups])
+    return _written(fragment.partition_expression), groups
+
+
+def _schema_digest(schema: pa.Schema) -> str:
+    content = schema.remove_metadata().serialize()
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+def _written(expression: ds.Expression) -> str | None:
+    """Return the digest of an expression, whose text Arrow cuts short; None without."""
+    try:
+        (content,) = expression.__reduce__()[1]
+        return blake2b(content, digest_size=16).hexdigest()
+    except (pa.ArrowException, TypeError, ValueError):
+        return None
 
 
 def find_stream(
@@ -699,7 +755,19 @@ def _parquet(
     def digests() -> tuple[str, ...]:
         return _digests(path, filesystem, metadata)
 
-    return own, Piece(path, metadata.num_rows, size, read, stamp, digests)
+    piece = Piece(path, metadata.num_rows, size, read, stamp, digests)
+    return own, _with_values(piece, fragment, schema)
+
+
+def _with_values(piece: Piece, fragment: Any, schema: pa.Schema | None) -> Piece:
+    """Return a file with digests that tell which values its path stands for."""
+    if fragment is None or schema is None:
+        return piece
+    values, content = _written(fragment.partition_expression), piece.digests
+    if values is None or content is None:
+        return replace(piece, digests=None)
+    told = values, _schema_digest(schema)
+    return replace(piece, digests=lambda: (*told, *content()))
 
 
 def _stamp(path: str, filesystem: pafs.FileSystem) -> object:
