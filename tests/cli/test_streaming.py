@@ -928,3 +928,20 @@ def test_a_dry_run_counts_the_passes_of_the_fit(folder):
     result = CliRunner().invoke(app, [*args, "--dry-run", "--json", "--memory", "0"])
     told = json.loads(result.stdout)
     assert told["passes"] == told["reads_of_the_files"] == len(asked)
+
+
+def test_row_groups_that_were_left_out_are_not_trained_on(tmp_path):
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"a": list(range(100))}), path, row_group_size=20)
+    whole = ds.dataset(path)
+    (fragment,) = whole.get_fragments()
+    for chosen, rows in ([1], None), ([0, 1, 2, 3, 4], 100):
+        part = fragment.subset(row_group_ids=chosen)
+        data = ds.FileSystemDataset(
+            [part], whole.schema, whole.format, whole.filesystem
+        )
+        if rows is not None:
+            assert len(open_stream(data)) == rows
+            continue
+        with pytest.raises(TableError, match="some of its row groups"):
+            open_stream(data)

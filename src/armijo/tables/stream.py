@@ -487,6 +487,7 @@ def _from_dataset(dataset: ds.Dataset) -> StreamedTable:
     filtered = bool(getattr(dataset, "_scan_options", None))
     fragments = [] if filtered else list(dataset.get_fragments())
     if fragments and all(isinstance(f, ds.ParquetFileFragment) for f in fragments):
+        _refuse_parts(fragments)
         found = [(f.path, f.filesystem, f) for f in fragments]
         return _of_files(found, dataset.schema, "the dataset")
 
@@ -513,6 +514,21 @@ def _from_dataset(dataset: ds.Dataset) -> StreamedTable:
             piece, digests=lambda: (*asked, *(_whole_digest(*file) for file in files))
         )
     return StreamedTable(dataset.schema, (piece,))
+
+
+def _refuse_parts(fragments: Sequence[ds.ParquetFileFragment]) -> None:
+    """Refuse row groups of files: files are read whole, with rows that were left out.
+
+    Arrow counts those rows, too, whatever the dataset would read.
+    """
+    for fragment in fragments:
+        with _named(fragment.path, _UNSPENT):
+            whole = fragment.num_row_groups == fragment.metadata.num_row_groups
+        if not whole:
+            raise TableError(
+                f"{fragment.path}: Expected a whole file, got some of its row groups; "
+                f"filter the dataset, or write the rows to a file. {_UNSPENT}"
+            )
 
 
 def _files_in(dataset: ds.Dataset) -> list[tuple[str, pafs.FileSystem]]:
