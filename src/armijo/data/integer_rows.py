@@ -46,8 +46,7 @@ EXACT_ROWS = 1 << (53 - 17 - COEFFICIENT_BITS - 2)
 
 _ROOM = 1 - 2.0**-40  # for the float error of a norm and of a quotient
 _BLOCK = 1 << 19  # numbers in a block of rows that are held
-_COMPUTED_BLOCK = 1 << 21  # and of rows that are computed at each pass
-
+_COMPUTED_BLOCK = 1 << 20  # and of rows that are computed at each pass
 
 _HELD = 1 << 25  # numbers that are held in float64: 256 MiB
 _MEMORY_SHARE = 0.5  # of the free memory, for features that are held

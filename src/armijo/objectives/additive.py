@@ -114,20 +114,20 @@ class NumericFeatures:
     def _raw(self, units: FloatArray, waves: FloatArray) -> FloatArray:
         """Return features before centering, one after the other."""
         found = np.empty((self.orders + self.line, len(units)))
-        total = 0.0
-        if self.orders:
-            order = np.arange(1, self.orders + 1)
-            scaled = found[: self.orders]
-            np.multiply(waves[: self.orders], math.sqrt(2), out=scaled)
-            scaled /= order[:, None]
-            total += float((1.0 / order**2).sum())
+        order = np.arange(1, self.orders + 1)
+        factors = math.sqrt(2) / order
+        total = float((1.0 / order**2).sum())
+        weight = LINE if self.orders else 1.0
         if self.line:
-            weight = LINE if self.orders else 1.0
-            low, high, mean, scale = self._line
-            line = (np.clip(units, low, high) - mean) / scale
-            np.multiply(np.clip(line, -LINE_CLIP, LINE_CLIP), weight, out=found[-1])
             total += weight**2
-        found /= math.sqrt(total)
+            low, high, mean, scale = self._line
+            line = np.clip(units, low, high, out=found[-1])
+            line -= mean
+            line /= scale
+            np.clip(line, -LINE_CLIP, LINE_CLIP, out=line)
+            line *= weight / math.sqrt(total)
+        factors /= math.sqrt(total)
+        np.multiply(waves[: self.orders], factors[:, None], out=found[: self.orders])
         return found
 
     @cached_property
