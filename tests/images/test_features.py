@@ -110,8 +110,15 @@ def test_mirror_images_have_the_same_features_where_it_was_asked(channels):
             assert np.median(np.linalg.norm(off, axis=1)) > 0.2
 
 
+def test_pooling_weighs_places_by_their_distance_from_the_middle_of_a_cell():
+    weights = np.array([0.5, 1.5, 2.5, 3.5, 4.5, 3.5, 2.5, 1.5, 0.5])  # 1.5 cells of 3
+    weights /= weights.sum()
+    middle = pooling(9, 3).numpy()[4]
+    assert np.allclose(middle, np.outer(weights, weights).ravel())
+
+
 @given(st.integers(5, 40), st.integers(1, 5))
-def test_pooling_takes_means_over_cells_that_cover_everything(places, grid):
+def test_pooling_takes_means_that_cover_everything(places, grid):
     cells = pooling(places, grid).numpy()
     assert np.allclose(cells.sum(axis=1), 1.0, atol=1e-5)
     assert (cells.sum(axis=0) > 0).all()

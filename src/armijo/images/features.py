@@ -52,6 +52,7 @@ CONTRAST = 10 / 255**2  # added to the variance of a patch
 FLAT = 0.03  # patches with a smaller standard deviation make no filter
 PATCHES = 200_000  # from which filters are made
 WHITENING = 0.1  # added to the variances of patches
+REACH = 1.5  # of the mean around a cell, in widths of a cell
 BASIS = 1e-4  # added to the variances of features
 CLEAR = 25_000.0  # color images over noise from which more components are worth it
 
@@ -96,9 +97,6 @@ BANKS = (
     Bank(patch=6, filters=1024, grid=3),
     Bank(patch=8, filters=512, grid=2, weight=0.7),
 )
-HALVED = Bank(patch=5, filters=512, grid=2, halved=True, weight=0.7)
-"""A third bank, of color images: on gray ones it cost accuracy (docs/images.md)."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureSettings:
@@ -133,10 +131,6 @@ class FeatureSettings:
         if self.channels not in (1, 3):
             raise ValueError(f"Expected one or three channels, got {self.channels!r}.")
         _validate.at_least(2, components=self.components, synthetic=self.synthetic)
-
-    def digest(self) -> str:
-        """Return what tells these features from others."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -185,12 +179,18 @@ class Filters:
 
 
 def pooling(places: int, grid: int) -> Tensor:
-    """Return averages over the cells of a grid, (grid^2, places^2)."""
-    means = np.zeros((grid, places), dtype=np.float32)
-    for cell in range(grid):
-        first, last = cell * places // grid, -(-(cell + 1) * places // grid)
-        means[cell, first:last] = 1 / (last - first)
-    return torch.from_numpy(np.kron(means, means))
+    """Return weighted means around the cells of a grid, (grid^2, places^2).
+
+    The weight of a place falls linearly with its distance from the middle of a cell, to
+    zero at ``REACH`` widths of a cell: means over the cells themselves jump where an
+    image is shifted a little.
+    """
+    width = places / grid
+    middles = (np.arange(grid)[:, None] + 0.5) * width
+    distance = np.abs(np.arange(places) + 0.5 - middles)
+    means = np.maximum(REACH * width - distance, 0.0)
+    means /= means.sum(axis=1, keepdims=True)
+    return torch.from_numpy(np.kron(means, means).astype(np.float32))
 
 
 def make_filters(bank: Bank, images: Pixels, *, mirror: bool, seed: int) -> Filters:
@@ -342,6 +342,12 @@ class FeatureMap:
         """The features of a few synthetic images, to compare machines by."""
         return self.integers(self._examples(4))
 
+    def digest(self) -> str:
+        """Return what tells these features from others, of other versions too."""
+        found = hashlib.sha256(repr(self.settings).encode())
+        found.update(self.fingerprint.tobytes())
+        return found.hexdigest()
+
     def _examples(self, count: int) -> Pixels:
         settings = self.settings
         images = synthetic_images(
@@ -409,21 +415,19 @@ def settings_for(
 ) -> FeatureSettings:
     """Return what features follow from; color images are as their mirror images.
 
-    They have a third bank as well.  With mirror symmetry there are twice the filters,
-    so that as many are no mirror images of others.  ``signal`` is the public number of
-    images over the noise of the run: where it is large, more components are worth their
-    noise in color images.
+    With mirror symmetry there are twice the filters, so that as many are no mirror
+    images of others.  ``signal`` is the public number of images over the noise of the
+    run: where it is large, more components are worth their noise in color images.
     """
     color = pictures.channels == 3
     mirrored = color if mirror is None else bool(mirror)
-    banks = (*BANKS, HALVED) if color else BANKS
-    doubled = tuple(replace(bank, filters=2 * bank.filters) for bank in banks)
+    doubled = tuple(replace(bank, filters=2 * bank.filters) for bank in BANKS)
     more = {"components": 3500} if color and signal >= CLEAR else {}
     return FeatureSettings(
         side=pictures.side,
         channels=pictures.channels,
         mirror=mirrored,
-        banks=doubled if mirrored else banks,
+        banks=doubled if mirrored else BANKS,
         **more,
     )
 
