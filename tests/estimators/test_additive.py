@@ -121,6 +121,35 @@ def test_classes_are_declared_or_of_a_type_or_read_with_a_warning():
         fit(X)
 
 
+@pytest.mark.parametrize("odd", [None, np.nan, 7, [1]])
+def test_labels_that_are_read_may_be_missing_and_are_of_one_type(odd):
+    X, y, _ = people()
+    labels = y.astype(object)
+    labels[3] = odd
+    with pytest.warns(PrivacyLeakWarning):
+        if odd is None or odd is np.nan:
+            assert PrivateClassifier(**SEEDED).fit(X, labels).classes_.size == 2
+        else:
+            with pytest.raises(ValueError, match="numbers or texts, got others"):
+                PrivateClassifier(**SEEDED).fit(X, labels)
+
+
+def test_the_frame_of_the_fit_is_predicted_with_its_labels_and_weights():
+    X, y, _ = people()
+    whole = X.assign(y=y, w=1.0)
+    model = classifier().fit(whole, "y", sample_weight="w")
+    np.testing.assert_array_equal(model.predict(whole), model.predict(X))
+    with pytest.raises(TableError, match="'w', which the schema does not name"):
+        model.fit(X, y).predict(whole[[*X.columns, "w"]])
+
+
+@pytest.mark.parametrize("name", [" age ", ""])
+def test_a_name_that_no_schema_can_have_is_refused(name):
+    X, y, _ = people()
+    with pytest.raises(TableError, match=r"^Expected name to be a column name"):
+        classifier().fit(X.rename(columns={"age": name}), y)
+
+
 @quiet
 def test_several_classes_have_a_shape_each():
     X, _, score = people()
