@@ -175,6 +175,20 @@ def test_numbers_are_predicted_in_their_unit():
         PrivateRegressor(target_bounds=(1, 0)).fit(X, score)
 
 
+@quiet
+@pytest.mark.parametrize("bounds", [None, (0, 100), (0, 1e4), (-1e5, 1e5)])
+def test_a_range_much_wider_than_the_targets_costs_little(bounds):
+    """Noise far out in such a range was most of a mean and a standard deviation."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(4000, 3))
+        y = np.exp(X[:, 0] + 0.3 * rng.normal(size=4000))
+        model = PrivateRegressor(
+            epsilon=1.0, delta=1e-6, target_bounds=bounds, random_state=seed
+        )
+        assert model.fit(X, y).score(X, y) > 0.4  # 0.55 to 0.73, for (0, 100) before
+
+
 def test_a_blank_row_is_one_without_weight_whatever_its_cells():
     """Nothing but the label or the weight makes a row blank."""
     X, y, _ = people()
