@@ -189,8 +189,8 @@ def learned_range(
 
     The range begins with the octaves that stand out most from the noise, and grows by
     neighbors that stand out together, of which the largest has to by itself: each
-    octave that noise adds makes the range twice as wide.  Codes like 999999, far from all
-    other numbers, do not widen it; beyond it there are wide cells.  Where nothing
+    octave that noise adds makes the range twice as wide.  Codes like 999999, far from
+    all other numbers, do not widen it; beyond it there are wide cells.  Where nothing
     stands out, numbers near one are as good as any.
     """
     ordered = counts[:-1] / max(noise, 1e-300)
