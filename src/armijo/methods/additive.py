@@ -836,8 +836,10 @@ class Additive(Method[AdditiveState]):
         space, (values, vectors) = self._space(state, 0), self._spectrum(state)
         features, outputs = space.features, self.objective.outputs
         descent = self._descent(0, features.size)
-        axes = np.eye(features.size) if vectors is None else vectors
-        variances = features.score_variance(axes / space.radius)
+        if vectors is None:  # features are too many for a matrix of them
+            variances = features.variances / features.variance
+        else:
+            variances = features.score_variance(vectors / space.radius)
         damped = np.maximum(values, 0.0) + self._damping(state, descent)
         damped += 4 * space.curvature
         curvature = max(outputs - 1, 1) / max(outputs, 2) ** 2  # of equal probabilities

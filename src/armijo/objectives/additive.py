@@ -347,6 +347,11 @@ class Features:
         """The number of features."""
         return self.n_additive + len(self.products)
 
+    @property
+    def variances(self) -> FloatArray:
+        """The variances of the features of single columns."""
+        return np.concatenate([np.diag(column.covariance) for column in self.columns])
+
     @cached_property
     def variance(self) -> float:
         """The mean squared norm of a row's features under released distributions."""
