@@ -834,7 +834,8 @@ def _read_classes(y: NDArray[Any]) -> NDArray[Any]:
     present = y[~pd.isna(y)]
     try:
         with np.errstate(invalid="ignore"):  # of infinite labels
-            check_classification_targets(present)
+            # NaN among numbers is an error of scikit-learn, None among texts no label.
+            check_classification_targets(present if y.dtype == object else y)
         return np.unique(present)
     except TypeError:
         raise ValueError(
