@@ -121,6 +121,35 @@ def test_classes_are_declared_or_of_a_type_or_read_with_a_warning():
         fit(X)
 
 
+@pytest.mark.parametrize("odd", [None, np.nan, 7, [1]])
+def test_labels_that_are_read_may_be_missing_and_are_of_one_type(odd):
+    X, y, _ = people()
+    labels = y.astype(object)
+    labels[3] = odd
+    with pytest.warns(PrivacyLeakWarning):
+        if odd is None or odd is np.nan:
+            assert PrivateClassifier(**SEEDED).fit(X, labels).classes_.size == 2
+        else:
+            with pytest.raises(ValueError, match="numbers or texts, got others"):
+                PrivateClassifier(**SEEDED).fit(X, labels)
+
+
+def test_the_frame_of_the_fit_is_predicted_with_its_labels_and_weights():
+    X, y, _ = people()
+    whole = X.assign(y=y, w=1.0)
+    model = classifier().fit(whole, "y", sample_weight="w")
+    np.testing.assert_array_equal(model.predict(whole), model.predict(X))
+    with pytest.raises(TableError, match="'w', which the schema does not name"):
+        model.fit(X, y).predict(whole[[*X.columns, "w"]])
+
+
+@pytest.mark.parametrize("name", [" age ", ""])
+def test_a_name_that_no_schema_can_have_is_refused(name):
+    X, y, _ = people()
+    with pytest.raises(TableError, match=r"^Expected name to be a column name"):
+        classifier().fit(X.rename(columns={"age": name}), y)
+
+
 @quiet
 def test_several_classes_have_a_shape_each():
     X, _, score = people()
@@ -144,6 +173,20 @@ def test_numbers_are_predicted_in_their_unit():
     assert found.min() >= -500 and found.max() <= 500
     with pytest.raises(ValueError, match="low < high"):
         PrivateRegressor(target_bounds=(1, 0)).fit(X, score)
+
+
+@quiet
+@pytest.mark.parametrize("bounds", [None, (0, 100), (0, 1e4), (-1e5, 1e5)])
+def test_a_range_much_wider_than_the_targets_costs_little(bounds):
+    """Noise far out in such a range was most of a mean and a standard deviation."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(4000, 3))
+        y = np.exp(X[:, 0] + 0.3 * rng.normal(size=4000))
+        model = PrivateRegressor(
+            epsilon=1.0, delta=1e-6, target_bounds=bounds, random_state=seed
+        )
+        assert model.fit(X, y).score(X, y) > 0.4  # 0.55 to 0.73, for (0, 100) before
 
 
 def test_a_blank_row_is_one_without_weight_whatever_its_cells():

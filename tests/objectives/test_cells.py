@@ -93,6 +93,16 @@ class TestRange:
         assert within.mean() > 0.98
         assert high - low <= 16 * np.abs(numbers).max()
 
+    def test_it_does_not_grow_by_octaves_that_noise_adds(self):
+        """Where few rows are in the next octave, noise beyond it stands out with it."""
+        counts = np.zeros(OctaveCells().size)
+        one = int(OctaveCells().places(np.array([1.0]))[0])
+        counts[one - 3 : one] = 100.0
+        counts[one : one + 3] = 3.0, 1.5, 2.2  # together 3.9 deviations
+        assert learned_range(counts, 1.0, None, None) == (0.125, 2.0)
+        counts[one + 2] = 2.6
+        assert learned_range(counts, 1.0, None, None) == (0.125, 8.0)
+
     @pytest.mark.parametrize(
         ("numbers", "widest"),
         [

@@ -125,6 +125,9 @@ class PrivateTableEstimator(PrivateEstimator):
         declared.
     """
 
+    _not_features: tuple[str, ...] = ()
+    """Columns that the fit took for labels or weights: a frame may still have them."""
+
     def __init__(
         self,
         *,
@@ -222,6 +225,8 @@ class PrivateTableEstimator(PrivateEstimator):
         """
         group = self._group()
         stream, y = open_blocks(X, y)
+        named = (name for name in (y, sample_weight) if isinstance(name, str))
+        self._not_features = tuple(named)
         refuse_several(self.distributed, stream=stream is not None)
         facts: dict[str, Any] = {}
         if stream is None:
@@ -239,11 +244,11 @@ class PrivateTableEstimator(PrivateEstimator):
             named={**(fingerprint or {}), **facts},
             ready=ready,
         )
-        named = is_frame(X) if stream is None else stream.named
+        typed = is_frame(X) if stream is None else stream.named
         alone = person is None and self.schema_.person is None
         refuse_several(self.distributed, person=not alone)
         tested = Computed(
-            assumptions=(elementwise_self_test(), *assumed * named),
+            assumptions=(elementwise_self_test(), *assumed * typed),
             unit="row" if alone else "person",
         )
         objective = self._objective()
@@ -427,6 +432,7 @@ class PrivateTableEstimator(PrivateEstimator):
 
     def _table(self, X: Any) -> CodedTable:
         frame = self._frame(X, reset=False)
+        frame = frame.drop(columns=list(self._not_features), errors="ignore")
         return code_table(frame, self.schema_, columns=self.columns_)
 
     def plot_shapes(self, axes: Any = None) -> Any:
@@ -825,13 +831,14 @@ def _refuse_target_bounds(bounds: tuple[float, float]) -> None:
 
 def _read_classes(y: NDArray[Any]) -> NDArray[Any]:
     """Return the labels that occur: a leak that was warned about."""
-    with np.errstate(invalid="ignore"):  # of infinite labels
-        check_classification_targets(y)
     present = y[~pd.isna(y)]
     try:
+        with np.errstate(invalid="ignore"):  # of infinite labels
+            # NaN among numbers is an error of scikit-learn, None among texts no label.
+            check_classification_targets(present if y.dtype == object else y)
         return np.unique(present)
     except TypeError:
         raise ValueError(
-            "Expected labels of one type, got several; pass classes= and convert the "
-            "labels. Nothing was spent."
+            "Expected labels of one type, numbers or texts, got others; pass classes= "
+            "and convert the labels. Nothing was spent."
         ) from None

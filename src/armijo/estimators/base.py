@@ -296,7 +296,9 @@ def as_column(values: Any, dtype: Any = None, *, typed: bool = False) -> NDArray
         for place, value in enumerate(given):
             values[place] = _alone(value)
         return values
-    shape = np.shape(values)
+    shape = getattr(values, "shape", None)
+    if shape is None:  # what only becomes an array
+        shape = np.asarray(values).shape
     if len(shape) != 1 and shape[1:] != (1,):  # scikit-learn's words name both sizes
         raise ValueError(
             "y should be a 1d array of labels, targets or weights, got an array of "

@@ -63,7 +63,7 @@ from armijo.methods.descent import (
     spectrum,
     take_step,
 )
-from armijo.methods.recalibration import Recalibration
+from armijo.methods.recalibration import Recalibration, first_factor
 from armijo.objectives.additive import (
     COSINES,
     RARE,
@@ -74,6 +74,7 @@ from armijo.objectives.additive import (
 )
 from armijo.objectives.base import Objective
 from armijo.objectives.cells import (
+    EQUAL_CELLS,
     FINE_PARTS,
     FINE_WEIGHT,
     Cells,
@@ -117,6 +118,8 @@ MOST_HELD = 3.0  # most that a rare class raises the damping
 RESIDUAL_SLOPE = 0.3  # of r^2/8, a quarter of a residual, in those of logistic losses
 LARGEST_START = 4.0  # of the intercept
 TARGET_ENDS = (0.001, 0.999)  # quantiles to which a numeric target is cut
+TARGET_REACH = 4.0  # most that these are off the ranks that noise cannot make
+RANK_NOISE, WORST_RANK = 3.0, 0.25  # such ranks, in noise of half of the cells
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +128,9 @@ class AdditiveState:
 
     ``w`` holds weights of the features and intercepts, one row for each score; features
     that released counts did not lead to have none.  ``evidence`` is that of the first
-    gradient, at a model that knows the shares of the classes only.
+    gradient, at a model that knows the shares of the classes only.  ``path`` and
+    ``path_square`` are sums of step sizes and of their squares, each times its part in
+    the mean of the iterates.
     """
 
     w: Tensor
@@ -138,6 +143,8 @@ class AdditiveState:
     point: Tensor | None = None
     total: Tensor | None = None
     step_size: float = FIRST_STEP
+    path: float = 0.0
+    path_square: float = 0.0
     evidence: float = 0.0
     calibration: Tensor | None = None
 
@@ -228,11 +235,28 @@ class Columns:
         (cells,) = (part for part in self.cells[-1:] if isinstance(part, NumericCells))
         return marginals([cells], [self.counts[-1]], self.n_rows, self.noise)[0]
 
+    @property
+    def _target_ends(self) -> tuple[float, float]:
+        """Where a numeric target is cut, in units of its range.
+
+        In a range that is much too wide, a percent of the rows that noise puts far out
+        would be nearly all of a mean and a standard deviation: ends are not further
+        from the ranks that noise cannot make than a few times their distance.
+        """
+        low, high = (self.target.quantile(rank) for rank in TARGET_ENDS)
+        noise = self.noise * math.sqrt(EQUAL_CELLS) / 2 / self.n_rows
+        sure = min(max(RANK_NOISE * noise, TARGET_ENDS[0]), WORST_RANK)
+        below, above = self.target.quantile(sure), self.target.quantile(1 - sure)
+        reach = TARGET_REACH * (above - below)
+        if reach * EQUAL_CELLS < 1e-3:  # one value has nearly all rows
+            return low, high
+        return max(low, below - reach), min(high, above + reach)
+
     @cached_property
     def target_scale(self) -> tuple[float, float, float, float]:
         """Ends, mean and standard deviation of a numeric target."""
         cells, width = self.target.cells, self.target.cells.high - self.target.cells.low
-        low, high = (self.target.quantile(rank) for rank in TARGET_ENDS)
+        low, high = self._target_ends
         values = np.clip(self.target.centers, low, high)
         mean = float(self.target.mean(values))
         deviation = math.sqrt(max(float(self.target.mean((values - mean) ** 2)), 1e-18))
@@ -677,7 +701,14 @@ class Additive(Method[AdditiveState]):
         else:
             blocks[:, -1] = self.columns(state).intercepts / space.constant
         point = torch.from_numpy(blocks.reshape(-1))
-        return replace(state, point=point, total=None, step_size=FIRST_STEP)
+        return replace(
+            state,
+            point=point,
+            total=None,
+            step_size=FIRST_STEP,
+            path=0.0,
+            path_square=0.0,
+        )
 
     def weights_of(self, state: AdditiveState, phase: int) -> FloatArray:
         """Return weights and intercepts, one row for each score."""
@@ -717,7 +748,6 @@ class Additive(Method[AdditiveState]):
             state = self._begun(state, what.phase)
         space = self._space(state, what.phase)
         descent = self._descent(what.phase, space.features.size)
-        held = min(1 / self.columns(state).balance, MOST_HELD)
         taken = take_step(
             batch,
             space,
@@ -725,7 +755,7 @@ class Additive(Method[AdditiveState]):
             calibrated(point=state.point),
             state.step_size,
             used,
-            (descent.damping * held, descent.intercept_damping),
+            (self._damping(state, descent), descent.intercept_damping),
         )
         count = max(int(descent.steps * AVERAGED[len(self.phases)][what.phase]), 1)
         done = what.update + 1 - (descent.steps - count)
@@ -742,15 +772,22 @@ class Additive(Method[AdditiveState]):
             max_grad_norm=space.clip,
         )
         first = what.phase == what.update == 0
+        moved = taken.step_size * min((descent.steps - what.update) / count, 1.0)
         new = replace(
             state,
             point=taken.point,
             total=total,
             step_size=taken.step_size,
+            path=state.path + moved,
+            path_square=state.path_square + moved**2,
             evidence=taken.evidence if first else state.evidence,
             w=self.padded(space.model(mean), space.features.size),
         )
         return new, record
+
+    def _damping(self, state: AdditiveState, descent: Descent) -> float:
+        """Return the damping of weights: more for a rare class, which curves less."""
+        return descent.damping * min(1 / self.columns(state).balance, MOST_HELD)
 
     def padded(self, model: Tensor, size: int) -> Tensor:
         """Return a model in the place of all parameters."""
@@ -775,7 +812,7 @@ class Additive(Method[AdditiveState]):
         phase = len(self.phases) - 1
         features = self.features(state, phase)
         plain = self.weights_of(state, phase)[:, :-1]
-        square = sum(features.score_variance(row) for row in plain)
+        square = float(features.score_variance(plain.T).sum())
         descent = self._descent(phase)
         if descent.moments:
             weights = plain * features.radius
@@ -788,6 +825,33 @@ class Additive(Method[AdditiveState]):
             square = max(found, square / 4)
         return math.sqrt(square / self.objective.outputs + 1e-12)
 
+    def first_factor(self, state: AdditiveState) -> float:
+        """Return what scores are multiplied by before they are recalibrated.
+
+        Their noise is known: step sizes and damping are released, clipped slopes hardly
+        curve where scores are small, and columns are taken as independent.
+        """
+        if len(self.phases) > 1:  # rows are so many that scores need none
+            return 1.0
+        space, (values, vectors) = self._space(state, 0), self._spectrum(state)
+        features, outputs = space.features, self.objective.outputs
+        descent = self._descent(0, features.size)
+        if vectors is None:  # features are too many for a matrix of them
+            variances = features.variances / features.variance
+        else:
+            variances = features.score_variance(vectors / space.radius)
+        damped = np.maximum(values, 0.0) + self._damping(state, descent)
+        damped += 4 * space.curvature
+        curvature = max(outputs - 1, 1) / max(outputs, 2) ** 2  # of equal probabilities
+        ways = state.path / damped * variances * curvature
+        error = descent.clip * descent.gradient.noise_scale / self._n_rows / damped
+        noises = outputs * variances * state.path_square * error**2 / (1 + ways)
+        plain = self.weights_of(state, 0)[:, :-1]
+        found = float(features.score_variance(plain.T).sum())
+        gains = (variances / damped) ** 2  # zero where no level stands out
+        way = float((gains * ways).sum() / max(gains.sum(), 1e-300))
+        return first_factor(found, noises, way)
+
     def _recalibrated(
         self, batch: PrivateBatch, state: AdditiveState, update: int, used: Gaussian
     ) -> AdditiveState:
@@ -796,7 +860,11 @@ class Additive(Method[AdditiveState]):
         space = self._space(state, phase)
         weights = self.weights_of(state, phase)
         held = None if state.calibration is None else state.calibration.numpy()
-        known = self.recalibration.begin(held, self.rms_score(state), weights[:, -1])
+        known = held
+        if known is None:
+            known = self.recalibration.begin(
+                self.rms_score(state), weights[:, -1], self.first_factor(state)
+            )
         flat = torch.from_numpy(weights.reshape(-1).copy())
         gradients = partial(
             _calibration_gradients,

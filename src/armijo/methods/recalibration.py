@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scale and offsets of scores, corrected by three small releases.
 
-Clipped slopes make probabilities timid.  Scores become ``a x + b`` with
+Clipped slopes make probabilities timid, and noise makes them bold: how much of both is
+known before a release (:func:`first_factor`).  Scores become ``a x + b`` with
 ``x = clip((score - b0) / S, -1, 1)``, where S is three root mean squares: for more than
 two classes one scale and an offset for each class.  The first release corrects the
 offsets, the other two both, by Newton steps that a normal prior damps: the more so, the
@@ -25,9 +26,45 @@ BEYOND = 0.5  # slope beyond the cut in predictions, which keep the order of sco
 FIRST_PART = 0.2  # of the share, for the first offsets
 LAST_ROUNDS = 2
 PRIOR = 0.5  # standard deviation of scale and offset before anything is known
+LEAST_FACTOR, MOST_FACTOR = 0.3, 3.0  # by which scores are multiplied at first
+REACH_POWER = 0.4  # of the reciprocal of the way that was gone, in that factor
+CLEAR_SIGNAL = 3.0  # standard deviations of signal at which half that power is taken
 LEAST_RMS, LEAST_CURVATURE = 0.05, 0.002
 _POINTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+
+
+def first_factor(variance: float, noises: FloatArray, way: float) -> float:
+    """Return what scores are multiplied by before a release tells more.
+
+    Noise makes scores too bold: what is left is the share of the signal in their
+    variance.  Steps that end long before the optimum make them too timid: they grow
+    by a power of the way that is left, the surer the signal the larger.  The factor is
+    above zero, so the order of scores stays.
+
+    Parameters
+    ----------
+    variance : float
+        The variance of a score.
+    noises : array
+        What noise in the gradients gives it, by independent directions.
+    way : float
+        How far the steps can have come, in distances of start and optimum.
+
+    >>> nothing = first_factor(1.0, np.full(50, 0.02), 1e-3)
+    >>> clear = first_factor(2.0, np.full(50, 0.01), 1e-2)
+    >>> round(nothing, 2), round(clear, 2)
+    (0.3, 3.0)
+    """
+    noise = float(noises.sum())
+    if noise <= 0:
+        return 1.0
+    error = math.sqrt(2 * float((noises**2).sum()))
+    surplus = max((variance - noise) / error, 1e-9)
+    power = REACH_POWER / (1 + (CLEAR_SIGNAL / surplus) ** 2)
+    signal = max(1 - noise / max(variance, 1e-300), 0.0)
+    factor = signal * (1 + 1 / max(way, 1e-9)) ** power
+    return min(max(factor, LEAST_FACTOR), MOST_FACTOR)
 
 
 @dataclass(frozen=True)
@@ -62,14 +99,15 @@ class Recalibration:
         return PRIOR * min(1.0, (0.6 / self.clip) ** 2)
 
     def begin(
-        self, known: FloatArray | None, rms: float, intercepts: FloatArray
+        self, rms: float, intercepts: FloatArray, factor: float = 1.0
     ) -> FloatArray:
-        """Return what is known: S, first and present scale and offsets, sums."""
-        if known is not None:
-            return known
+        """Return what is known: S, first and present scale and offsets, sums.
+
+        ``factor`` is what scores are multiplied by at first.
+        """
         size = self.outputs
         scale = ROOMS * max(rms, LEAST_RMS)
-        start = np.concatenate([[scale], intercepts])
+        start = np.concatenate([[factor * scale], intercepts])
         # S; rms; b0; (a, b) to start from; theta; sums of theta and of gradients
         head = np.concatenate([[scale, rms], intercepts])
         return np.concatenate([head, start, np.zeros(3 * (size + 1))])
@@ -155,7 +193,8 @@ class Recalibration:
         found = vectors.T @ (scaled @ thetas - sums) / update
         variance = np.diag(vectors.T @ np.diag(own**2) @ vectors) * noise**2 / update
         new = vectors @ (found / (values + variance / values))
-        new[0] = min(max(new[0], -0.9 / self.prior), 4 / self.prior)
+        # The scale stays above a tenth of the first one.
+        new[0] = min(max(new[0], -0.9 * start[0] / own[0]), 4 / self.prior)
         new[1:] = np.clip(new[1:], -3 / self.prior, 3 / self.prior)
         tail = 3 * (self.outputs + 1)
         known[-tail:] = np.concatenate([new, thetas, sums])
@@ -169,7 +208,7 @@ class Recalibration:
         noise: float,
         shares: FloatArray,
     ) -> FloatArray:
-        wide = max(2 * self.prior, 0.2)
+        wide = max(self.prior, 0.2)
         if self.outputs == 1:
             p = expit(offsets[0] + rms * _POINTS)
             curvature = np.array([max(float((_WEIGHTS * p * (1 - p)).sum()), 0.03)])

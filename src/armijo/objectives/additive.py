@@ -347,6 +347,11 @@ class Features:
         """The number of features."""
         return self.n_additive + len(self.products)
 
+    @property
+    def variances(self) -> FloatArray:
+        """The variances of the features of single columns."""
+        return np.concatenate([np.diag(column.covariance) for column in self.columns])
+
     @cached_property
     def variance(self) -> float:
         """The mean squared norm of a row's features under released distributions."""
@@ -354,15 +359,19 @@ class Features:
         total = max(total, _LEAST_VARIANCE)
         return total * (1 + PAIR_VARIANCE) if self.products else total
 
-    def score_variance(self, weights: FloatArray) -> float:
-        """Return the variance of a score if columns were independent."""
-        found = sum(
-            float(weights[place] @ column.covariance @ weights[place])
-            for column, place in zip(self.columns, self.slices, strict=True)
-        )
+    def score_variance(self, weights: FloatArray) -> FloatArray:
+        """Return the variance of scores if columns were independent.
+
+        ``weights`` are of shape (features, scores).
+        """
+        found = np.zeros(weights.shape[1])
+        for column, place in zip(self.columns, self.slices, strict=True):
+            own = weights[place]
+            found += (own * (column.covariance @ own)).sum(axis=0)
         if self.products:
-            found += float(((weights[self.n_additive :] * self._weights) ** 2).sum())
-        return max(found, 0.0)
+            products = weights[self.n_additive :] * self._weights[:, None]
+            found += (products**2).sum(axis=0)
+        return np.maximum(found, 0.0)
 
     @property
     def radius(self) -> float:

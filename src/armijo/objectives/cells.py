@@ -26,6 +26,7 @@ OUTSIDE = tuple(2.0**k for k in (*range(-3, 12), 16, 20))  # cells beyond the ra
 FIRST_OCTAVE, LAST_OCTAVE = -30, 50  # of the numbers whose scale is sought
 FOUND_SNR = 4.5  # standard deviations by which some octaves of a column stand out
 WIDER_SNR = 3.5  # and by which those do that are next to them
+OWN_SNR = 2.5  # below which the largest octave is none of them
 WINDOWS = (1, 2, 3, 4, 6, 8)  # octaves that are tested together
 WIDE = 64.0  # a range of positive numbers this wide begins at zero
 FINE_PARTS = 16  # of an octave, in which narrow columns are found
@@ -187,9 +188,10 @@ def learned_range(
     """Return the ends of a column from noisy counts of octaves; one may be known.
 
     The range begins with the octaves that stand out most from the noise, and grows by
-    neighbors that stand out together.  Codes like 999999, far from all other numbers,
-    do not widen it; beyond it there are wide cells.  Where nothing stands out, numbers
-    near one are as good as any.
+    neighbors that stand out together, of which the largest has to by itself: each
+    octave that noise adds makes the range twice as wide.  Codes like 999999, far from
+    all other numbers, do not widen it; beyond it there are wide cells.  Where nothing
+    stands out, numbers near one are as good as any.
     """
     ordered = counts[:-1] / max(noise, 1e-300)
     middle = len(ordered) // 2  # the cell of zero
@@ -198,12 +200,12 @@ def learned_range(
     main = int(found[1][0] > found[0][0])
     sizes, start = [1.0, 1.0], 0.0
     if clear := found[main][1]:
-        first, last = _grown(sides[main], *clear)
+        first, last = _trimmed(sides[main], *clear)
         sizes[main] = _octave_end(last)
         start = _octave_end(first - 1)
         near = sides[1 - main][: last + WINDOWS[-1]]
         other = _window(near, WIDER_SNR)[1]
-        sizes[1 - main] = _octave_end(_grown(near, *other)[1]) if other else 0.0
+        sizes[1 - main] = _octave_end(_trimmed(near, *other)[1]) if other else 0.0
     if min(sizes) > 0 or ordered[middle] > WIDER_SNR or max(sizes) > WIDE * start:
         start = 0.0
     if low is None:
@@ -272,6 +274,14 @@ def _grown(side: FloatArray, first: int, last: int) -> tuple[int, int]:
             break
         first -= int(scores.argmax()) + 1
     return first, last
+
+
+def _trimmed(side: FloatArray, first: int, last: int) -> tuple[int, int]:
+    """Return the ends of octaves that grew, without largest ones in the noise."""
+    start, stop = _grown(side, first, last)
+    while stop > last and side[stop] < OWN_SNR:
+        stop -= 1
+    return start, stop
 
 
 def shrunk_cdf(

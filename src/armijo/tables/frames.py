@@ -231,12 +231,15 @@ def _typed_schema(
             f"Expected schema= to name columns of the table, got {listed(strangers)}"
             f"{suggestion(str(strangers[0]), names)}; the table has {listed(names)}."
         )
-    columns = {
-        name: _declared(name, told[name], dtype)
-        if name in told
-        else column_of_type(name, dtype, listed_levels=listed_levels)
-        for name, dtype in zip(names, frame.dtypes, strict=True)
-    }
+    try:
+        columns = {
+            name: _declared(name, told[name], dtype)
+            if name in told
+            else column_of_type(name, dtype, listed_levels=listed_levels)
+            for name, dtype in zip(names, frame.dtypes, strict=True)
+        }
+    except ValidationError as error:  # of a name that no schema can have
+        raise TableError(explained(error, {}, Numeric)) from None
     open_ones = [name for name, column in columns.items() if column is None]
     if open_ones:
         raise TableError(
