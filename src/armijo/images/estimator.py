@@ -210,6 +210,12 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         noise = calibrated(noise_multiplier=method.noise_multiplier)
         settings = self._settings(pictures, n_rows / noise)
         declared_classes = None if self.classes is None else self.classes_.tolist()
+        files = RunFiles(
+            ledger=self.ledger,
+            checkpoint=checkpoint,
+            resume=resume,
+            named={"features": settings.digest(), "classes": declared_classes},
+        )
         warn_of_leaks(
             classes_read=self.classes is None, accounting="sound", leaky=False
         )
@@ -217,12 +223,6 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
             Path(self.cache).mkdir(parents=True, exist_ok=True)
         made = feature_map(settings, self.progress)
         assumed = (elementwise_self_test(), made.self_test())
-        files = RunFiles(
-            ledger=self.ledger,
-            checkpoint=checkpoint,
-            resume=resume,
-            named={"features": made.digest(), "classes": declared_classes},
-        )
 
         def rows() -> Made:
             places = positions(y, self.classes_)
@@ -290,7 +290,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         """Return the features of images, from the cache if they are there."""
         if self.cache is None:
             return made.integers(pictures, self.progress)
-        name = hashlib.sha256(made.digest().encode())
+        name = hashlib.sha256(made.settings.digest().encode())
         array = pictures.array
         name.update(repr((array.shape, array.dtype.str, pictures.side)).encode())
         for image in array:

@@ -132,6 +132,11 @@ class FeatureSettings:
             raise ValueError(f"Expected one or three channels, got {self.channels!r}.")
         _validate.at_least(2, components=self.components, synthetic=self.synthetic)
 
+    def digest(self) -> str:
+        """Return what tells these features from others, of other versions too."""
+        constants = THRESHOLD, CONTRAST, FLAT, PATCHES, WHITENING, REACH, BASIS
+        return hashlib.sha256(repr((constants, self)).encode()).hexdigest()
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Filters:
@@ -341,12 +346,6 @@ class FeatureMap:
     def fingerprint(self) -> NDArray[np.int16]:
         """The features of a few synthetic images, to compare machines by."""
         return self.integers(self._examples(4))
-
-    def digest(self) -> str:
-        """Return what tells these features from others, of other versions too."""
-        found = hashlib.sha256(repr(self.settings).encode())
-        found.update(self.fingerprint.tobytes())
-        return found.hexdigest()
 
     def _examples(self, count: int) -> Pixels:
         settings = self.settings
