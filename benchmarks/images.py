@@ -54,15 +54,13 @@ FEATURES: dict[str, dict[str, Any]] = {
     "one-bank": {"banks": BANKS[:1]},
     "mirror": {"mirror": True},
     "no-mirror": {"mirror": False},
+    "no-blur": {"blur": 0.0},
+    "half-blur": {"blur": 0.5},
+    "wide-blur": {"blur": 2.0},
 }
-CONSTANTS = {
-    "no-whitening": {"WHITENING": 1e3},
-    "no-scaling": {"BASIS": 1e3},
-    "narrow-means": {"REACH": 0.75},
-}
+CONSTANTS = {"no-whitening": {"WHITENING": 1e3}, "no-scaling": {"BASIS": 1e3}}
 """Parts of the method, by what an ablation leaves out or adds: variances of patches,
-or of features along the basis, are nothing beside such a constant; means reach half as
-far."""
+or of features along the basis, are nothing beside such a constant."""
 
 
 def main() -> None:

@@ -140,6 +140,7 @@ def test_the_rule_for_filters_and_components(channels, signal, filters, componen
     pictures = Pictures(np.zeros((2, 16, 16, channels)))
     found = PrivateImageClassifier()._settings(pictures, signal)
     assert (found.banks[0].filters, found.components) == (filters, components)
+    assert found.blur == (2.0 if channels == 3 else 0.5)
 
 
 def test_components_follow_from_the_declared_number_of_images():

@@ -110,16 +110,24 @@ def test_mirror_images_have_the_same_features_where_it_was_asked(channels):
             assert np.median(np.linalg.norm(off, axis=1)) > 0.2
 
 
-def test_pooling_weighs_places_by_their_distance_from_the_middle_of_a_cell():
-    weights = np.array([0.5, 1.5, 2.5, 3.5, 4.5, 3.5, 2.5, 1.5, 0.5])  # 1.5 cells of 3
-    weights /= weights.sum()
-    middle = pooling(9, 3).numpy()[4]
+def test_blurred_cells_fade_out_over_so_many_widths():
+    weights = np.array([1.0, 2, 3, 4, 5, 4, 3, 2, 1]) / 25  # to zero 5 places away
+    middle = pooling(9, 3, 2.0).numpy()[4]
     assert np.allclose(middle, np.outer(weights, weights).ravel())
 
 
-@given(st.integers(5, 40), st.integers(1, 5))
-def test_pooling_takes_means_that_cover_everything(places, grid):
-    cells = pooling(places, grid).numpy()
+@pytest.mark.parametrize("places, grid", [(23, 3), (21, 2), (27, 3), (5, 5)])
+def test_cells_without_a_blur_have_the_places_that_lie_in_them(places, grid):
+    means = np.zeros((grid, places))
+    for cell in range(grid):
+        first, last = cell * places // grid, -(-(cell + 1) * places // grid)
+        means[cell, first:last] = 1 / (last - first)
+    assert np.allclose(pooling(places, grid, 0.0).numpy(), np.kron(means, means))
+
+
+@given(st.integers(5, 40), st.integers(1, 5), st.floats(0, 3))
+def test_pooling_takes_means_that_cover_everything(places, grid, blur):
+    cells = pooling(places, grid, blur).numpy()
     assert np.allclose(cells.sum(axis=1), 1.0, atol=1e-5)
     assert (cells.sum(axis=0) > 0).all()
 

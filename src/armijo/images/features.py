@@ -52,8 +52,8 @@ CONTRAST = 10 / 255**2  # added to the variance of a patch
 FLAT = 0.03  # patches with a smaller standard deviation make no filter
 PATCHES = 200_000  # from which filters are made
 WHITENING = 0.1  # added to the variances of patches
-REACH = 1.5  # of the mean around a cell, in widths of a cell
 BASIS = 1e-4  # added to the variances of features
+GRAY_BLUR, COLOR_BLUR = 0.5, 2.0
 CLEAR = 25_000.0  # color images over noise from which more components are worth it
 
 Progress = Callable[[int, int], object]
@@ -98,6 +98,7 @@ BANKS = (
     Bank(patch=8, filters=512, grid=2, weight=0.7),
 )
 
+
 @dataclass(frozen=True, kw_only=True)
 class FeatureSettings:
     """What features are a function of, beside the image: public numbers.
@@ -110,6 +111,9 @@ class FeatureSettings:
         Whether a mirror image has the same features.
     banks : tuple of Bank
         The filters.
+    blur : float
+        Means over cells fade out over so many widths of a cell: over sharp ones they
+        jump where an image is shifted.
     components : int
         Most features.
     synthetic : int
@@ -122,6 +126,7 @@ class FeatureSettings:
     channels: int = 1
     mirror: bool = False
     banks: tuple[Bank, ...] = BANKS
+    blur: float = 0.0
     components: int = 2500
     synthetic: int = 8000
     seed: int = 0
@@ -131,10 +136,12 @@ class FeatureSettings:
         if self.channels not in (1, 3):
             raise ValueError(f"Expected one or three channels, got {self.channels!r}.")
         _validate.at_least(2, components=self.components, synthetic=self.synthetic)
+        if not 0 <= self.blur <= 10:
+            raise ValueError(f"Expected a blur between 0 and 10, got {self.blur!r}.")
 
     def digest(self) -> str:
         """Return what tells these features from others, of other versions too."""
-        constants = THRESHOLD, CONTRAST, FLAT, PATCHES, WHITENING, REACH, BASIS
+        constants = THRESHOLD, CONTRAST, FLAT, PATCHES, WHITENING, BASIS
         return hashlib.sha256(repr((constants, self)).encode()).hexdigest()
 
 
@@ -183,22 +190,24 @@ class Filters:
         return (cells[..., 0, :] + cells[..., 1, :].flip(2)) / 2
 
 
-def pooling(places: int, grid: int) -> Tensor:
-    """Return weighted means around the cells of a grid, (grid^2, places^2).
+def pooling(places: int, grid: int, blur: float) -> Tensor:
+    """Return weighted means over the cells of a grid, (grid^2, places^2).
 
-    The weight of a place falls linearly with its distance from the middle of a cell, to
-    zero at ``REACH`` widths of a cell: means over the cells themselves jump where an
-    image is shifted a little.
+    Weights fall from one to zero over ``blur`` widths of a cell, around its edges;
+    without a blur they are those of the places that lie in a cell or in part.
     """
     width = places / grid
     middles = (np.arange(grid)[:, None] + 0.5) * width
     distance = np.abs(np.arange(places) + 0.5 - middles)
-    means = np.maximum(REACH * width - distance, 0.0)
-    means /= means.sum(axis=1, keepdims=True)
-    return torch.from_numpy(np.kron(means, means).astype(np.float32))
+    inside = (width * (1 + blur) + 1) / 2 - distance
+    means = np.clip(inside / max(blur * width, 1e-6), 0.0, 1.0)
+    means = (means / means.sum(axis=1, keepdims=True)).astype(np.float32)
+    return torch.from_numpy(np.kron(means, means))
 
 
-def make_filters(bank: Bank, images: Pixels, *, mirror: bool, seed: int) -> Filters:
+def make_filters(
+    bank: Bank, images: Pixels, *, mirror: bool, seed: int, blur: float = 0.0
+) -> Filters:
     """Return whitened patches of synthetic images as filters, scaled to norm one."""
     draws = np.random.Generator(np.random.PCG64(seed))
     patch, side = bank.patch, images.shape[2]
@@ -227,7 +236,7 @@ def make_filters(bank: Bank, images: Pixels, *, mirror: bool, seed: int) -> Filt
     return Filters(
         bank,
         torch.from_numpy(weights.T.astype(np.float32).copy()),
-        pooling(side - patch + 1, bank.grid),
+        pooling(side - patch + 1, bank.grid, blur),
         mirror,
     )
 
@@ -264,6 +273,7 @@ class FeatureMap:
                 bank,
                 small if bank.halved else scaled,
                 mirror=settings.mirror,
+                blur=settings.blur,
                 seed=settings.seed + 1 + number,
             )
             for number, bank in enumerate(settings.banks)
@@ -415,8 +425,9 @@ def settings_for(
     """Return what features follow from; color images are as their mirror images.
 
     With mirror symmetry there are twice the filters, so that as many are no mirror
-    images of others.  ``signal`` is the public number of images over the noise of the
-    run: where it is large, more components are worth their noise in color images.
+    images of others.  Color images, whose objects are not in one place, have cells with
+    a wider blur, and more components where they are worth their noise: ``signal`` is
+    the public number of images over that of the run.
     """
     color = pictures.channels == 3
     mirrored = color if mirror is None else bool(mirror)
@@ -427,6 +438,7 @@ def settings_for(
         channels=pictures.channels,
         mirror=mirrored,
         banks=doubled if mirrored else BANKS,
+        blur=COLOR_BLUR if color else GRAY_BLUR,
         **more,
     )
 
