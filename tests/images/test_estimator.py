@@ -217,6 +217,22 @@ def test_features_are_cached_for_their_owner_alone(tmp_path):
     assert calls[-1] == (60, 60)
 
 
+def test_features_in_a_damaged_file_are_made_again(tmp_path):
+    """A run would fail after its first charge, or train on what no image says."""
+    X, y = stripes(40)
+    cached = model(cache=tmp_path)
+    expected = cached.fit(X, y).coef_
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    archive = b"PK" + whole[2:]
+    larger = whole.replace(b"(40,", b"(9**9,", 1)
+    turned = whole[:-200] + bytes([whole[-200] ^ 1]) + whole[-199:]
+    for damaged in (b"", whole[:200], archive, larger, turned, whole + b" "):
+        file.write_bytes(damaged)
+        assert np.array_equal(cached.fit(X, y).coef_, expected)
+        assert file.read_bytes() == whole
+
+
 def test_features_are_made_when_they_are_paid_for(tmp_path, monkeypatch):
     path, lines = tmp_path / "ledger.jsonl", []
     real = FeatureMap.integers

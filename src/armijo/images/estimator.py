@@ -11,7 +11,6 @@ import io
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -296,15 +295,14 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         for image in array:
             name.update(np.ascontiguousarray(image).tobytes())
         path = Path(self.cache) / f"features-{name.hexdigest()[:32]}.npy"
-        # Into memory: norms are computed once, so what is summed must not change.
-        with suppress(OSError, ValueError, EOFError):  # not there, or damaged
-            found = np.load(path, allow_pickle=False)
-            if found.shape == (len(pictures), made.size) and found.dtype == np.int16:
-                return np.asarray(found)
+        held = _whole(path)
+        if held is not None and held.shape == (len(pictures), made.size):
+            return held
         found = made.integers(pictures, self.progress)
         path.parent.mkdir(parents=True, exist_ok=True)
         whole = io.BytesIO()
         np.save(whole, found)
+        whole.write(hashlib.sha256(whole.getbuffer()).digest())
         replace_file(path, whole.getvalue(), mode=0o600)  # never half a file
         return found
 
@@ -426,3 +424,21 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError("numbers that are not finite")
         self.classes_, self.settings_ = classes, settings
         self.privacy_statement_ = document["privacy"]
+
+
+_SEAL = hashlib.sha256().digest_size
+
+
+def _whole(path: Path) -> NDArray[np.int16] | None:
+    """Return features that were kept; None if the file is not as it was written.
+
+    Into memory: norms are computed once, so what is summed must not change.
+    """
+    try:
+        data = memoryview(path.read_bytes())
+    except OSError:  # not there, or not to be read
+        return None
+    if hashlib.sha256(data[:-_SEAL]).digest() != data[-_SEAL:]:
+        return None
+    found: NDArray[np.int16] = np.load(io.BytesIO(data), allow_pickle=False)
+    return found if found.dtype == np.int16 else None
