@@ -143,6 +143,15 @@ def test_the_frame_of_the_fit_is_predicted_with_its_labels_and_weights():
         model.fit(X, y).predict(whole[[*X.columns, "w"]])
 
 
+def test_a_refused_fit_takes_no_feature_from_the_model_before():
+    X, y, _ = people()
+    model = classifier().fit(X.assign(y=y), "y")
+    expected = model.predict(X)
+    with pytest.raises(TableError, match="sample_weight to name a column"):
+        model.fit(X, "age", sample_weight="w")
+    np.testing.assert_array_equal(model.predict(X), expected)
+
+
 @pytest.mark.parametrize("name", [" age ", ""])
 def test_a_name_that_no_schema_can_have_is_refused(name):
     X, y, _ = people()

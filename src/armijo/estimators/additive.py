@@ -225,8 +225,6 @@ class PrivateTableEstimator(PrivateEstimator):
         """
         group = self._group()
         stream, y = open_blocks(X, y)
-        named = (name for name in (y, sample_weight) if isinstance(name, str))
-        self._not_features = tuple(named)
         refuse_several(self.distributed, stream=stream is not None)
         facts: dict[str, Any] = {}
         if stream is None:
@@ -266,6 +264,8 @@ class PrivateTableEstimator(PrivateEstimator):
             group=group,
         )
         self.__dict__.pop("model_", None)
+        named = (name for name in (y, sample_weight) if isinstance(name, str))
+        self._not_features = tuple(named)
         run.complete(self.callback)
         self._keep_run(run)
         method = run.method
