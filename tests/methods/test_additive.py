@@ -650,6 +650,7 @@ def test_scores_grow_where_steps_end_early_and_stay_where_they_do_not():
     assert factors[-1] == pytest.approx(0.95, abs=0.01) and factors[0] == 3.0
     assert first_factor(1.0, noises, 1e-2) == 0.3
     assert first_factor(1.0, np.zeros(30), 0.0) == 1.0
+    assert first_factor(1.0, np.full(30, 1e-170), 1.0) == 1.0  # squares are zero
 
 
 def test_much_noise_changes_little():

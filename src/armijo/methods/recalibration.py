@@ -57,9 +57,9 @@ def first_factor(variance: float, noises: FloatArray, way: float) -> float:
     (0.3, 3.0)
     """
     noise = float(noises.sum())
-    if noise <= 0:
-        return 1.0
     error = math.sqrt(2 * float((noises**2).sum()))
+    if error <= 0:  # no noise, or none whose square is a number
+        return 1.0
     surplus = max((variance - noise) / error, 1e-9)
     power = REACH_POWER / (1 + (CLEAR_SIGNAL / surplus) ** 2)
     signal = max(1 - noise / max(variance, 1e-300), 0.0)
