@@ -3,6 +3,7 @@
 
 import math
 import warnings
+from collections import deque
 from contextlib import suppress
 from decimal import Decimal
 
@@ -421,9 +422,11 @@ def outcome(kind, settings, frame=None, **given):
     ("kind", "settings"),
     [(PrivateClassifier, {"classes": [0, 1]}), (PrivateRegressor, {})],
 )
-@pytest.mark.parametrize("form", [list, lambda v: np.array([*v, 0], dtype=object)[:-1]])
+@pytest.mark.parametrize(
+    "form", [list, deque, lambda v: np.array([*v, 0], dtype=object)[:-1]]
+)
 def test_nothing_tells_of_one_odd_value(place, kind, settings, form):
-    """Beside 59 others in a list or an array of objects, whatever it is."""
+    """Beside 59 others in any list or in an array of objects, whatever it is."""
     usual = outcome(kind, settings, **USUAL)
     for value in ODD_VALUES:
         values = [value, *USUAL[place][1:]]

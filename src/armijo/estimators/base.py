@@ -8,7 +8,7 @@ is public, can be wrong; a row without a declared label is a blank row.
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import asdict, fields
@@ -291,7 +291,7 @@ def as_column(values: Any, dtype: Any = None, *, typed: bool = False) -> NDArray
     another length lists of all other rows.  Its values stay as they are, unless
     ``typed`` says that they may tell their type; one alone in a row is that value.
     """
-    if isinstance(values, list | tuple) and not typed:
+    if _is_list(values) and not typed:
         values, given = np.empty(len(values), dtype=object), values
         for place, value in enumerate(given):
             values[place] = _alone(value)
@@ -306,6 +306,12 @@ def as_column(values: Any, dtype: Any = None, *, typed: bool = False) -> NDArray
         )
     with no_cell_shown():
         return column_or_1d(values, dtype=dtype, warn=True)
+
+
+def _is_list(values: Any) -> bool:
+    """Say whether values come one by one, without a type that they share."""
+    typed = any(hasattr(values, name) for name in ("shape", "__array__"))
+    return isinstance(values, Sequence) and not typed and not isinstance(values, str)
 
 
 def _alone(value: Any) -> Any:
