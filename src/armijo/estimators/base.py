@@ -187,9 +187,11 @@ def refuse_other_type(y: NDArray[Any], classes: NDArray[Any]) -> None:
     )
     loose = object in (y.dtype, classes.dtype)
     if found != wanted and not loose:
+        # Not the dtype of texts, which tells how long the longest one is.
         raise ValueError(
-            f"Expected labels of the type of the classes ({classes.dtype}), got "
-            f"{y.dtype}; convert one of them. Nothing was spent."
+            "Expected labels of the type of the classes "
+            f"({classes.dtype.type.__name__}), got {y.dtype.type.__name__}; convert "
+            "one of them. Nothing was spent."
         )
 
 
