@@ -58,7 +58,11 @@ FEATURES: dict[str, dict[str, Any]] = {
     "half-blur": {"blur": 0.5},
     "wide-blur": {"blur": 2.0},
 }
-CONSTANTS = {"no-whitening": {"WHITENING": 1e3}, "no-scaling": {"BASIS": 1e3}}
+CONSTANTS = {
+    # Responses are as much smaller as the root of that, and so is their threshold.
+    "no-whitening": {"WHITENING": 1e3, "THRESHOLD": features.THRESHOLD / 1e3**0.5},
+    "no-scaling": {"BASIS": 1e3},
+}
 """Parts of the method, by what an ablation leaves out or adds: variances of patches,
 or of features along the basis, are nothing beside such a constant."""
 
