@@ -185,7 +185,13 @@ def test_another_rounding_of_the_images_changes_features_little():
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
-    [({"side": 4}, "side"), ({"channels": 2}, "channels"), ({"components": 0}, "2")],
+    [
+        ({"side": 4}, "side"),
+        ({"channels": 2}, "channels"),
+        ({"components": 0}, "2"),
+        ({"blur": -0.5}, "blur >= 0"),
+        ({"blur": "wide"}, "blur"),
+    ],
 )
 def test_settings_are_checked(wrong, words):
     with pytest.raises(ValueError, match=words):

@@ -136,8 +136,7 @@ class FeatureSettings:
         if self.channels not in (1, 3):
             raise ValueError(f"Expected one or three channels, got {self.channels!r}.")
         _validate.at_least(2, components=self.components, synthetic=self.synthetic)
-        if not 0 <= self.blur <= 10:
-            raise ValueError(f"Expected a blur between 0 and 10, got {self.blur!r}.")
+        _validate.non_negative(blur=self.blur)
 
     def digest(self) -> str:
         """Return what tells these features from others, of other versions too."""
