@@ -33,9 +33,11 @@ def main() -> None:
     arguments.add_argument("network")
     arguments.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 3.0])
     arguments.add_argument("--rows", type=int, default=6000)
+    arguments.add_argument("--steps", type=int, nargs="+", default=STEPS)
+    arguments.add_argument("--step-sizes", type=float, nargs="+", default=STEP_SIZES)
     asked = arguments.parse_args()
     X, y, X_test, y_test = parts(asked.dataset, asked.rows, False)
-    grid = product(asked.epsilon, STEPS, STEP_SIZES, CLIPS)
+    grid = product(asked.epsilon, asked.steps, asked.step_sizes, CLIPS)
     for epsilon, steps, step_size, clip in grid:
         module = module_of(asked.network, X.shape[1:], False)
         begun = time.process_time()

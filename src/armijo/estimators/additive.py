@@ -36,6 +36,7 @@ from armijo.estimators.base import (
     refuse_other_type,
     refuse_several,
     warn_of_leaks,
+    whole_or_not,
 )
 from armijo.estimators.doubts import doubts_about, warn_of_doubts
 from armijo.estimators.encoders import (
@@ -185,6 +186,7 @@ class PrivateTableEstimator(PrivateEstimator):
         """
         return self.fit_resumable(X, y, sample_weight=sample_weight, person=person)
 
+    @whole_or_not
     def fit_resumable(
         self,
         X: Any,

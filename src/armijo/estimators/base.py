@@ -78,6 +78,28 @@ def by_partition(method: Predict) -> Predict:
     return predict  # type: ignore[return-value]
 
 
+Fit = TypeVar("Fit", bound=Callable[..., Any])
+
+
+def whole_or_not(fit: Fit) -> Fit:
+    """Let a fit that ends with an error leave the estimator as it was before.
+
+    A model must not lie beside the classes or the schema of a fit that was refused.
+    """
+
+    @wraps(fit)
+    def attempt(self: Any, *args: Any, **named: Any) -> Any:
+        before = dict(vars(self))
+        try:
+            return fit(self, *args, **named)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    return attempt  # type: ignore[return-value]
+
+
 class PrivateEstimator(BaseEstimator):
     """Base of all private estimators."""
 

@@ -34,6 +34,7 @@ from armijo.estimators.base import (
     refuse_other_type,
     refuse_several,
     warn_of_leaks,
+    whole_or_not,
 )
 from armijo.estimators.encoders import (
     ArrayBlock,
@@ -196,6 +197,7 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
         """
         return self.fit_resumable(X, y, person=person)
 
+    @whole_or_not
     def fit_resumable(
         self,
         X: Any,
@@ -340,6 +342,8 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateEstimator):
         self.__dict__.pop("feature_names_in_", None)
         if hasattr(table, "feature_names_in_"):
             self.feature_names_in_ = table.feature_names_in_
+        for earlier in ("coef_", "intercept_"):
+            self.__dict__.pop(earlier, None)
         if hasattr(table, "model_"):
             self.coef_, self.intercept_ = table.model_.coefficients()
         self.data_norm_: float | None = None

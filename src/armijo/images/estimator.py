@@ -36,6 +36,7 @@ from armijo.estimators.base import (
     positions,
     refuse_other_type,
     warn_of_leaks,
+    whole_or_not,
 )
 from armijo.images.features import (
     Bank,
@@ -164,6 +165,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         """
         return self.fit_resumable(X, y, readable=readable)
 
+    @whole_or_not
     def fit_resumable(
         self,
         X: Any,
