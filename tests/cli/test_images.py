@@ -131,6 +131,18 @@ def test_check_names_rows(tmp_path):
     np.savez(tmp_path / "a.npz", x=images, y=np.arange(5))
     told = call("check", tmp_path / "a.npz")
     assert "row 3" in told.output
+    assert "cut" not in told.output
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"), [(1.5, float), (-0.1, "f4"), (256, "u2"), (-1, int)]
+)
+def test_check_counts_images_whose_values_are_cut(tmp_path, value, dtype):
+    images = np.ones((5, 16, 16), dtype)
+    images[3, 0, 0] = value
+    np.savez(tmp_path / "a.npz", x=images, y=np.arange(5))
+    told = call("check", tmp_path / "a.npz")
+    assert "1 of them have values that are cut" in " ".join(told.output.split())
 
 
 @pytest.mark.parametrize("size", ["16", "16x", "axb"])

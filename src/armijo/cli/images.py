@@ -147,7 +147,8 @@ def check_images(images: Path) -> None:
     from armijo.images.reading import Pictures, load_images
 
     found = load_images(images)
-    fine = Pictures(found.images).known() & found.readable
+    pictures = Pictures(found.images)
+    fine = pictures.known() & found.readable
     bad = [
         found.names[place] if found.names else f"row {place}"
         for place in range(len(fine))
@@ -158,6 +159,11 @@ def check_images(images: Path) -> None:
             f"Blank images of {images}", {"image": False}, ([name] for name in bad)
         )
     say(f"{len(fine)} images, {len(bad)} of them blank.")
+    if cut := int(pictures.cut().sum()):
+        say(
+            f"{cut} of them have values that are cut: whole numbers end at 255, "
+            "others at 1. Divide by the largest value that a pixel can have."
+        )
 
 
 def parsed_size(text: str | None) -> tuple[int, int] | None:

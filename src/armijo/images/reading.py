@@ -104,6 +104,12 @@ class Pictures:
             return np.ones(len(self), dtype=bool)
         return np.array([bool(np.isfinite(image).all()) for image in self._images])
 
+    def cut(self) -> NDArray[np.bool_]:
+        """Return which images have values beyond those of a pixel."""
+        most = 255 if self._images.dtype.kind in "ui" else 1
+        beyond = [bool(((x < 0) | (x > most)).any()) for x in self._images]
+        return np.array(beyond)
+
     def __getitem__(self, part: slice) -> NDArray[np.float32]:
         """Return some images, (rows, channels, side, side), zeros for blanks."""
         images = self._images[part]
