@@ -37,6 +37,8 @@ def test_it_learns_with_nothing_set_but_the_budget(fitted):
     assert np.allclose(probabilities.sum(axis=1), 1)
     assert (fitted.classes_[probabilities.argmax(axis=1)] == fitted.predict(X)).all()
     assert fitted.n_iter_ == len(fitted.history_) == 52
+    assert fitted.releases_["number"].sum() == 2 + 50 * 2
+    assert fitted.releases_["share"].sum() == pytest.approx(1.0)
 
 
 def test_the_guarantee_names_what_it_assumes(fitted):

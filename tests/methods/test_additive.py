@@ -83,7 +83,7 @@ class TestCharges:
     def test_many_columns_have_no_second_moments_and_the_same_charge(self):
         columns = tuple(CategoryColumn(name=f"c{k}", n_levels=90) for k in range(30))
         method = calibrated(objective_of(columns=columns))
-        kinds = {batch.kind for batch in method._batches}
+        kinds = {batch.kind for batch in method.batches}
         squares = [(g.sensitivity / g.noise_scale) ** 2 for g in releases(method)]
         assert math.fsum(squares) == pytest.approx(method.noise_multiplier**-2)
         assert "moments" not in kinds

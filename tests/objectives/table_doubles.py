@@ -89,7 +89,7 @@ def released(
         randomness=Randomness(seed=seed, insecure_deterministic=True),
     )
     asked = []
-    for what in method._batches[:stop]:
+    for what in method.batches[:stop]:
         batch = Spied(data.open(method.plan(state)), asked, what)
         state, _ = method.step(batch, objective, state)
     return method, state, asked

@@ -106,6 +106,8 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         Released mean and inverse root of the second moments.
     settings_ : FeatureSettings
         What the features follow from.
+    releases_ : DataFrame
+        What is released by a whole run: sensitivities and shares of the budget.
     privacy_ : PrivacyStatement
         Guarantee, relation, accountant and ledger; a loaded model has
         ``privacy_statement_`` only, the same as plain values.
@@ -321,6 +323,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
             self.whitening_ = whitening.numpy().astype(np.int32).reshape(d, d)
         self.settings_ = made.settings
         self._fingerprint = made.fingerprint
+        self.releases_ = pd.DataFrame(run.method.releases())
         self.privacy_ = run.privacy
         self.privacy_statement_ = run.privacy.to_dict()
         names = [entry.name for entry in fields(StepRecord)]

@@ -26,10 +26,9 @@ their noise is fixed beforehand: together they are one Gaussian (:mod:`descent
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -39,22 +38,11 @@ from torch import Tensor
 from armijo.accounting.budget import Budget, FloatArray
 from armijo.accounting.mechanisms import Gaussian
 from armijo.data.coded import CodedTable, NumericColumn
-from armijo.data.gate import BatchPlan, PrivateBatch, refuse_unsampleable
+from armijo.data.gate import PrivateBatch
 from armijo.data.integer_rows import IntegerRows, count_sum
 from armijo.data.query import BoundedQuery, Contributions, Rows
-from armijo.methods.base import (
-    Method,
-    Problem,
-    Schedule,
-    StepRecord,
-    T,
-    calibrated,
-    schedule_of,
-    solved,
-    with_solved_noise,
-)
+from armijo.methods.base import Problem, StepRecord, calibrated
 from armijo.methods.descent import (
-    FACTORS,
     FIRST_STEP,
     SMALLEST_DAMPING,
     Curvature,
@@ -63,6 +51,7 @@ from armijo.methods.descent import (
     spectrum,
     take_step,
 )
+from armijo.methods.planned import Batch, Planned, tail_mean
 from armijo.methods.recalibration import Recalibration, first_factor
 from armijo.objectives.additive import (
     COSINES,
@@ -159,17 +148,6 @@ class AdditiveState:
         "total",
         "calibration",
     )
-
-
-Kind = Literal["scales", "counts", "moments", "step", "recalibration"]
-
-
-class Batch(NamedTuple):
-    """What one batch is for: its kind, the phase, and the number within the phase."""
-
-    kind: Kind
-    phase: int = 0
-    update: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -330,7 +308,7 @@ class Columns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Additive(Method[AdditiveState]):
+class Additive(Planned[AdditiveState]):
     """Private encoder, additive features, products of columns, recalibration.
 
     No setting has to be given.
@@ -342,19 +320,10 @@ class Additive(Method[AdditiveState]):
     pairs : bool or None
         Whether products of two columns are added; None adds them where the public
         number of rows is at least ``PAIRS_FROM`` times the noise.
-    noise_multiplier, problem : float or None, Problem or None
-        Noise of the whole run, and what it was calibrated for.
     """
-
-    only_sums: ClassVar[bool] = True
 
     basis: Basis = "additive"
     pairs: bool | None = None
-    noise_multiplier: float | None = solved()
-    problem: Problem | None = solved()
-    _known: dict[str, Any] = field(
-        default_factory=dict, repr=False, compare=False, metadata={"solved": True}
-    )
 
     def calibrate(self, budget: Budget, problem: Problem) -> Self:
         """Solve the noise for the budget."""
@@ -363,10 +332,7 @@ class Additive(Method[AdditiveState]):
                 "Expected a coded table, got a linear model or a network; the additive "
                 "method learns the columns of a table. Nothing was spent."
             )
-        method = with_solved_noise(replace(self, problem=problem, _known={}), budget)
-        for plan in method.plans():
-            refuse_unsampleable(plan)
-        return method
+        return super().calibrate(budget, problem)
 
     @property
     def objective(self) -> AdditiveObjective:
@@ -374,14 +340,6 @@ class Additive(Method[AdditiveState]):
         found = calibrated(problem=self.problem).objective
         assert isinstance(found, AdditiveObjective)
         return found
-
-    @property
-    def _noise(self) -> float:
-        return calibrated(noise_multiplier=self.noise_multiplier)
-
-    @property
-    def _n_rows(self) -> int:
-        return calibrated(problem=self.problem).n_rows
 
     @cached_property
     def _free(self) -> list[bool]:
@@ -476,7 +434,7 @@ class Additive(Method[AdditiveState]):
         )
 
     @cached_property
-    def _batches(self) -> tuple[Batch, ...]:
+    def batches(self) -> tuple[Batch, ...]:
         """What all batches are for, in their order."""
         found: list[Batch] = [Batch("scales")] if self.shares["scales"] else []
         found.append(Batch("counts"))
@@ -500,40 +458,6 @@ class Additive(Method[AdditiveState]):
         share = self.shares[batch.kind]
         return (descent.released(share, layout.bound if layout else bound),)
 
-    def schedule(self) -> Schedule:
-        """Return all batches in their order."""
-        return schedule_of(self.plans())
-
-    def plans(self) -> Iterator[BatchPlan]:
-        """Yield the plans of all batches in their order."""
-        return (
-            BatchPlan(mechanisms=self._mechanisms(batch)) for batch in self._batches
-        )
-
-    def releases(self) -> list[dict[str, Any]]:
-        """Return name, number, L2 sensitivity and share of the releases, in order."""
-        found: dict[str, dict[str, Any]] = {}
-        for batch in self._batches:
-            names: tuple[str, ...] = (batch.kind,)
-            if batch.kind == "step":
-                names = ("gradients", "loss drops")
-            if len(self.phases) > 1 and batch.kind in ("step", "moments"):
-                names = tuple(f"{name}, phase {batch.phase + 1}" for name in names)
-            for name, used in zip(names, self._mechanisms(batch), strict=False):
-                start = {"release": name, "number": 0, "sensitivity": 0.0, "share": 0.0}
-                entry = found.setdefault(name, start)
-                entry["number"] += 1
-                entry["sensitivity"] = max(entry["sensitivity"], used.sensitivity)
-                entry["share"] += (
-                    self._noise * used.sensitivity / used.noise_scale
-                ) ** 2
-        return list(found.values())
-
-    def plan(self, state: AdditiveState) -> BatchPlan:
-        """Name the releases of the next batch; past the end, one that is refused."""
-        batch = self._batches[min(state.batches, len(self._batches) - 1)]
-        return BatchPlan(mechanisms=self._mechanisms(batch))
-
     def init(self, w: Tensor) -> AdditiveState:
         """Return the first state."""
         return AdditiveState(w=w)
@@ -542,7 +466,7 @@ class Additive(Method[AdditiveState]):
         self, batch: PrivateBatch, objective: Objective, state: AdditiveState
     ) -> tuple[AdditiveState, StepRecord]:
         """Make the next release, and what follows from it."""
-        what = self._batches[state.batches]
+        what = self.batches[state.batches]
         used = self._mechanisms(what)
         record = StepRecord(update=0, gradients=0)
         if what.kind == "scales":
@@ -620,16 +544,6 @@ class Additive(Method[AdditiveState]):
             )
 
         return self._following("columns", state.counts, compute)
-
-    def _following(
-        self, name: str, release: Tensor | None, compute: Callable[[], T]
-    ) -> T:
-        """Return what follows from a release, computed once for this one."""
-        held = self._known.get(name)
-        if held is None or held[0] is not release:
-            held = self._known[name] = (release, compute())
-        found: T = held[1]
-        return found
 
     def features(self, state: AdditiveState, phase: int) -> Features:
         """Return the features of a phase: the last one's have products, if any."""
@@ -758,19 +672,8 @@ class Additive(Method[AdditiveState]):
             (self._damping(state, descent), descent.intercept_damping),
         )
         count = max(int(descent.steps * AVERAGED[len(self.phases)][what.phase]), 1)
-        done = what.update + 1 - (descent.steps - count)
-        total, mean = state.total, taken.point
-        if done > 0:
-            total = taken.point if total is None else total + taken.point
-            mean = total / done
-        record = StepRecord(
-            update=what.update,
-            step_size=taken.step_size,
-            tries=(len(FACTORS) + 1) * len(used[1:]),
-            direction_norm=taken.direction_norm,
-            gradient_rho=used[0].rho,
-            max_grad_norm=space.clip,
-        )
+        counted = what.update + 1 - (descent.steps - count)
+        total, mean = tail_mean(state.total, taken.point, counted)
         first = what.phase == what.update == 0
         moved = taken.step_size * min((descent.steps - what.update) / count, 1.0)
         new = replace(
@@ -783,7 +686,7 @@ class Additive(Method[AdditiveState]):
             evidence=taken.evidence if first else state.evidence,
             w=self.padded(space.model(mean), space.features.size),
         )
-        return new, record
+        return new, taken.record(what.update, used, space.clip)
 
     def _damping(self, state: AdditiveState, descent: Descent) -> float:
         """Return the damping of weights: more for a rare class, which curves less."""

@@ -8,34 +8,22 @@ function of the noise, of the public number of rows and features, and of nothing
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from armijo._validate import Count, NonNegative, Positive
-from armijo.accounting.budget import Budget, FloatArray
+from armijo.accounting.budget import FloatArray
 from armijo.accounting.mechanisms import Gaussian
 from armijo.data.fixed_point import STEPS
-from armijo.data.gate import BatchPlan, PrivateBatch, refuse_unsampleable
+from armijo.data.gate import PrivateBatch
 from armijo.data.lattice import CenteredRows
 from armijo.data.query import BoundedQuery, LatticeSum, OuterProduct, Rows, row_norms
-from armijo.methods.base import (
-    Method,
-    Problem,
-    Schedule,
-    StepRecord,
-    calibrated,
-    schedule_of,
-    solved,
-    with_solved_noise,
-)
+from armijo.methods.base import StepRecord, calibrated
 from armijo.methods.descent import (
-    FACTORS,
     FIRST_STEP,
     LARGEST_STEP,
     SMALLEST_STEP,
@@ -45,6 +33,7 @@ from armijo.methods.descent import (
     spectrum,
     take_step,
 )
+from armijo.methods.planned import Batch, Planned, tail_mean
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import LinearObjective
 
@@ -61,9 +50,6 @@ _PER_OCTAVE = 2
 _MIDDLE = OCTAVES * _PER_OCTAVE
 _BINS = 2 * _MIDDLE + 1
 _BLOCK = 1 << 18  # numbers in a block of rows
-
-Stage = Literal["norm", "center", "moments"]
-"""What is released before the first step."""
 
 
 def norm_histogram(objective: LinearObjective) -> BoundedQuery:
@@ -216,7 +202,7 @@ class AutoState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Auto(Method[AutoState]):
+class Auto(Planned[AutoState]):
     """Preparation in up to three batches, then steps with a three-point search.
 
     No setting has to be given.
@@ -237,19 +223,16 @@ class Auto(Method[AutoState]):
         Where the searches begin, from 1 to 32; the step itself where there are none.
     average_iterates : bool
         Whether the model is the mean of the second half, or else the last iterate.
-    noise_multiplier, problem : float or None, Problem or None
-        Noise of the whole run, and what it was calibrated for.
 
     Examples
     --------
+    >>> from armijo.methods.base import Problem
     >>> objective = LinearObjective(loss="logistic", n_features=100)
     >>> problem = Problem(objective=objective, n_rows=40000)
     >>> method = Auto(noise_multiplier=10.0, problem=problem)
     >>> round(method.descent.clip, 3), round(method.descent.constant, 3)
     (0.849, 0.3)
     """
-
-    only_sums: ClassVar[bool] = True
 
     data_norm: Positive | None = None
     steps: Count = 30
@@ -259,8 +242,6 @@ class Auto(Method[AutoState]):
     search_share: NonNegative = 0.05
     first_step: Positive = FIRST_STEP
     average_iterates: bool = True
-    noise_multiplier: float | None = solved()
-    problem: Problem | None = solved()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -279,25 +260,10 @@ class Auto(Method[AutoState]):
                 " which add up to one or more."
             )
 
-    def calibrate(self, budget: Budget, problem: Problem) -> Self:
-        """Solve the noise for the budget."""
-        method = with_solved_noise(replace(self, problem=problem), budget)
-        for plan in method.plans():
-            refuse_unsampleable(plan)
-        return method
-
     @property
     def objective(self) -> LinearObjective:
         """The linear model that it was calibrated for."""
         return calibrated(problem=self.problem).linear
-
-    @property
-    def _noise(self) -> float:
-        return calibrated(noise_multiplier=self.noise_multiplier)
-
-    @property
-    def _n_rows(self) -> int:
-        return calibrated(problem=self.problem).n_rows
 
     @cached_property
     def shares(self) -> dict[str, float]:
@@ -340,62 +306,49 @@ class Auto(Method[AutoState]):
         return AutoState(w=w, norm=self.data_norm or 0.0, step_size=self.first_step)
 
     @cached_property
-    def _stages(self) -> tuple[Stage, ...]:
-        norm: tuple[Stage, ...] = () if self.data_norm else ("norm",)
-        moments: tuple[Stage, ...] = ("moments",) if self.shares["moments"] else ()
-        return (*norm, "center", *moments)
+    def batches(self) -> tuple[Batch, ...]:
+        """What all batches are for, in their order."""
+        found = [] if self.data_norm else [Batch("norm")]
+        found.append(Batch("center"))
+        found += [Batch("moments")] * bool(self.shares["moments"])
+        found += [Batch("step", 0, update) for update in range(self.steps)]
+        return tuple(found)
 
-    def _mechanisms(self, batch: int) -> tuple[Gaussian, ...]:
-        if batch >= len(self._stages):
-            return self.descent.releases(batch - len(self._stages))
-        stage = self._stages[batch]
-        if stage == "center" and self.objective.fit_intercept:
+    def _mechanisms(self, batch: Batch) -> tuple[Gaussian, ...]:
+        if batch.kind == "step":
+            return self.descent.releases(batch.update)
+        if batch.kind == "center" and self.objective.fit_intercept:
             half = self.descent.released(0.5 * self.center_share)
             return half, half
-        return (self.descent.released(self.shares[stage]),)
-
-    def schedule(self) -> Schedule:
-        """Return all batches in their order."""
-        return schedule_of(self.plans())
-
-    def plans(self) -> Iterator[BatchPlan]:
-        """Yield the plans of all batches in their order."""
-        count = len(self._stages) + self.steps
-        return (BatchPlan(mechanisms=self._mechanisms(i)) for i in range(count))
-
-    def plan(self, state: AutoState) -> BatchPlan:
-        """Name the releases of the next batch; past the end, one that is refused."""
-        last = len(self._stages) + self.steps - 1
-        return BatchPlan(mechanisms=self._mechanisms(min(state.batches, last)))
+        return (self.descent.released(self.shares[batch.kind]),)
 
     def step(
         self, batch: PrivateBatch, objective: Objective, state: AutoState
     ) -> tuple[AutoState, StepRecord]:
         """Prepare, or make a step."""
-        used = self._mechanisms(state.batches)
-        if state.batches < len(self._stages):
-            stage = self._stages[state.batches]
-            new = self._prepared(stage, batch, state, used, batch.expected_size)
-            record = StepRecord(update=0, gradients=0)
+        what, record = self.batches[state.batches], StepRecord(update=0, gradients=0)
+        used = self._mechanisms(what)
+        if what.kind == "step":
+            state, record = self._moved(batch, state, what.update, used)
         else:
-            new, record = self._moved(batch, state, used)
-        return replace(new, batches=state.batches + 1), record
+            state = self._prepared(what.kind, batch, state, used, batch.expected_size)
+        return replace(state, batches=state.batches + 1), record
 
     def _prepared(
         self,
-        stage: Stage,
+        kind: str,
         batch: PrivateBatch,
         state: AutoState,
         used: tuple[Gaussian, ...],
         batch_size: float,
     ) -> AutoState:
         objective = self.objective
-        if stage == "norm":
+        if kind == "norm":
             counts = batch.noisy_sum(norm_histogram(objective), used[0])
             noise = used[0].noise_scale
             norm = chosen_norm(counts, noise, objective.n_features)
             return replace(state, norm=norm)
-        if stage == "center":
+        if kind == "center":
             return self._centered(batch, state, used, batch_size)
         center = calibrated(center=state.center).numpy()
         query = second_moments(objective, center, state.radius)
@@ -434,7 +387,11 @@ class Auto(Method[AutoState]):
         return Curvature(values=values, vectors=vectors, constant=self.descent.constant)
 
     def _moved(
-        self, batch: PrivateBatch, state: AutoState, used: tuple[Gaussian, ...]
+        self,
+        batch: PrivateBatch,
+        state: AutoState,
+        update: int,
+        used: tuple[Gaussian, ...],
     ) -> tuple[AutoState, StepRecord]:
         """Make a step, and average."""
         descent = self.descent
@@ -454,25 +411,13 @@ class Auto(Method[AutoState]):
             used,
             (descent.damping, descent.intercept_damping),
         )
-        new = self._averaged(state, frame, taken.point)
-        record = StepRecord(
-            update=state.batches - len(self._stages),
+        counted = update + 1 - self.steps // 2 if self.average_iterates else 0
+        total, mean = tail_mean(state.total, taken.point, counted)
+        new = replace(
+            state,
+            point=taken.point,
+            total=total,
             step_size=taken.step_size,
-            tries=(len(FACTORS) + 1) * len(used[1:]),
-            direction_norm=taken.direction_norm,
-            gradient_rho=used[0].rho,
-            max_grad_norm=frame.clip,
+            w=frame.model(mean),
         )
-        return replace(new, step_size=taken.step_size), record
-
-    def _averaged(
-        self, state: AutoState, frame: Standardization, point: Tensor
-    ) -> AutoState:
-        """Return the state at a new point, its model averaged over the second half."""
-        done = state.batches - len(self._stages) + 1
-        first = self.steps // 2
-        if done <= first or not self.average_iterates:
-            return replace(state, point=point, w=frame.model(point))
-        total = point if state.total is None else state.total + point
-        mean = total / (done - first)
-        return replace(state, point=point, total=total, w=frame.model(mean))
+        return new, taken.record(update, used, frame.clip)

@@ -45,6 +45,7 @@ from armijo.data.query import (
     OuterProduct,
     Rows,
 )
+from armijo.methods.base import StepRecord
 from armijo.objectives.elementwise import moved
 from armijo.objectives.linear import LinearObjective
 
@@ -518,6 +519,19 @@ class StepTaken:
     step_size: float
     direction_norm: float
     evidence: float
+
+    def record(
+        self, update: int, mechanisms: tuple[Gaussian, ...], clip: float
+    ) -> StepRecord:
+        """Return the released values of the batch."""
+        return StepRecord(
+            update=update,
+            step_size=self.step_size,
+            tries=(len(FACTORS) + 1) * len(mechanisms[1:]),
+            direction_norm=self.direction_norm,
+            gradient_rho=mechanisms[0].rho,
+            max_grad_norm=clip,
+        )
 
 
 def take_step(

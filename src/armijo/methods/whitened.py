@@ -20,9 +20,10 @@ The first step follows from the noise that all steps together may leave in a sco
 search lowers it where the loss bends before that, and never goes beyond it: what it
 sees is the drop of one step, in which the noise of later ones does not show.
 
-It is :mod:`armijo.methods.auto` with other constants: releases, plan, noise, search and
-averaging are those of :mod:`armijo.methods.descent`.  All constants follow from the
-noise and the public numbers of rows and features.
+It is :mod:`armijo.methods.auto` with other coordinates and constants: plan and noise
+are those of :mod:`armijo.methods.planned`, steps and search those of
+:mod:`armijo.methods.descent`.  All constants follow from the noise and the public
+numbers of rows and features.
 
 **Exactness.**  The whitening is made of released values, so it may be rounded: whole
 numbers of ``2**-WHITENING_BITS``, scaled so that no row grows.  Then the product of a
@@ -34,33 +35,21 @@ bit.
 
 import hashlib
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from armijo._validate import Count, NonNegative, Positive
-from armijo.accounting.budget import Budget, FloatArray
+from armijo.accounting.budget import FloatArray
 from armijo.accounting.mechanisms import Gaussian
-from armijo.data.gate import BatchPlan, PrivateBatch, refuse_unsampleable
+from armijo.data.gate import PrivateBatch
 from armijo.data.integer_rows import FEATURE_BITS, IntegerRows, product_sum
 from armijo.data.query import BoundedQuery, Contributions, Rows
-from armijo.methods.base import (
-    Method,
-    Problem,
-    Schedule,
-    StepRecord,
-    calibrated,
-    schedule_of,
-    solved,
-    with_solved_noise,
-)
+from armijo.methods.base import StepRecord, calibrated
 from armijo.methods.descent import (
-    FACTORS,
     FIRST_STEP,
     MOMENT_FLOOR,
     Curvature,
@@ -69,6 +58,7 @@ from armijo.methods.descent import (
     spectrum,
     take_step,
 )
+from armijo.methods.planned import Batch, Planned, tail_mean
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import LinearObjective
 
@@ -78,8 +68,6 @@ WHITENING_BITS = 24
 CLIP = 0.03  # of a gradient, where a row has norm one
 SCORE_NOISE = 1.5  # SD of noise that all steps together may leave in a score
 _SHIFT = WHITENING_BITS + FEATURE_BITS - 17  # products are rounded to 17 bits
-
-_STAGES = ("center", "moments")
 
 
 def centered_rows(rows: IntegerRows, center: FloatArray) -> IntegerRows:
@@ -183,7 +171,7 @@ class WhitenedState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whitened(Method[WhitenedState]):
+class Whitened(Planned[WhitenedState]):
     """Mean, second moments, then steps on whitened unit rows.
 
     No setting has to be given.
@@ -199,12 +187,9 @@ class Whitened(Method[WhitenedState]):
         The most that a row adds to a gradient.
     constant : float
         The constant feature of the intercept.
-    noise_multiplier, problem : float or None, Problem or None
-        Noise of the whole run, and what it was calibrated for.
     """
 
     networks = False
-    only_sums = True
 
     steps: Count = 50
     center_share: Positive = 0.02
@@ -212,18 +197,6 @@ class Whitened(Method[WhitenedState]):
     search_share: NonNegative = 0.02
     clip: Positive = CLIP
     constant: NonNegative = 0.03
-    noise_multiplier: float | None = solved()
-    problem: Problem | None = solved()
-    _known: dict[str, Any] = field(
-        default_factory=dict, repr=False, compare=False, metadata={"solved": True}
-    )
-
-    def calibrate(self, budget: Budget, problem: Problem) -> Self:
-        """Solve the noise for the budget."""
-        method = with_solved_noise(replace(self, problem=problem, _known={}), budget)
-        for plan in method.plans():
-            refuse_unsampleable(plan)
-        return method
 
     @property
     def objective(self) -> LinearObjective:
@@ -235,8 +208,8 @@ class Whitened(Method[WhitenedState]):
         """Noise of the releases."""
         before = self.center_share + self.moment_share + self.search_share
         return Descent(
-            noise=calibrated(noise_multiplier=self.noise_multiplier),
-            n_rows=calibrated(problem=self.problem).n_rows,
+            noise=self._noise,
+            n_rows=self._n_rows,
             n_features=self.objective.n_features,
             steps=self.steps,
             gradients=1.0 - before,
@@ -256,25 +229,18 @@ class Whitened(Method[WhitenedState]):
         rows = self.descent.n_rows
         return SCORE_NOISE * rows / max(noise * self.steps * self.clip, 1e-6 * rows)
 
-    def _mechanisms(self, batch: int) -> tuple[Gaussian, ...]:
-        shares = (self.center_share, self.moment_share)
-        if batch < len(shares):
-            return (self.descent.released(shares[batch]),)
-        return self.descent.releases(batch - len(shares))
+    @cached_property
+    def batches(self) -> tuple[Batch, ...]:
+        """What all batches are for, in their order."""
+        steps = (Batch("step", 0, update) for update in range(self.steps))
+        return (Batch("center"), Batch("moments"), *steps)
 
-    def schedule(self) -> Schedule:
-        """Return all batches in their order."""
-        return schedule_of(self.plans())
-
-    def plans(self) -> Iterator[BatchPlan]:
-        """Yield the plans of all batches in their order."""
-        count = len(_STAGES) + self.steps
-        return (BatchPlan(mechanisms=self._mechanisms(i)) for i in range(count))
-
-    def plan(self, state: WhitenedState) -> BatchPlan:
-        """Name the releases of the next batch; past the end, one that is refused."""
-        last = len(_STAGES) + self.steps - 1
-        return BatchPlan(mechanisms=self._mechanisms(min(state.batches, last)))
+    def _mechanisms(self, batch: Batch) -> tuple[Gaussian, ...]:
+        if batch.kind == "step":
+            return self.descent.releases(batch.update)
+        center = batch.kind == "center"
+        share = self.center_share if center else self.moment_share
+        return (self.descent.released(share),)
 
     def init(self, w: Tensor) -> WhitenedState:
         """Return the first state."""
@@ -284,29 +250,25 @@ class Whitened(Method[WhitenedState]):
         self, batch: PrivateBatch, objective: Objective, state: WhitenedState
     ) -> tuple[WhitenedState, StepRecord]:
         """Prepare, or make a step."""
-        used = self._mechanisms(state.batches)
-        record = StepRecord(update=0, gradients=0)
-        if state.batches == 0:
+        what, record = self.batches[state.batches], StepRecord(update=0, gradients=0)
+        used = self._mechanisms(what)
+        if what.kind == "center":
             noisy = batch.noisy_sum(row_sum(), used[0]) / batch.expected_size
             state = replace(state, center=torch.from_numpy(noisy))
-        elif state.batches == 1:
+        elif what.kind == "moments":
             noisy = batch.noisy_sum(self._space(state).second_moments(), used[0])
             values, vectors = spectrum(noisy, batch.expected_size)
             edge = used[0].noise_scale * math.sqrt(2 * len(values))
             found = whitening_of(values, vectors, edge / batch.expected_size)
             state = replace(state, whitening=torch.from_numpy(found.reshape(-1)))
         else:
-            state, record = self._moved(batch, state, used)
+            state, record = self._moved(batch, state, what.update, used)
         return replace(state, batches=state.batches + 1), record
 
     def _space(self, state: WhitenedState) -> WhitenedSpace:
         """Return the coordinates, the same object as long as they are the same."""
         last = state.center if state.whitening is None else state.whitening
-        # Of this run: a method may serve several, each with coordinates of its own.
-        if self._known.get("released") is not last:
-            self._known.update(released=last, space=self._new_space(state))
-        space: WhitenedSpace = self._known["space"]
-        return space
+        return self._following("space", last, lambda: self._new_space(state))
 
     def _new_space(self, state: WhitenedState) -> WhitenedSpace:
         d = self.objective.n_features
@@ -330,6 +292,7 @@ class Whitened(Method[WhitenedState]):
         self,
         batch: PrivateBatch,
         state: WhitenedState,
+        update: int,
         used: tuple[Gaussian, ...],
     ) -> tuple[WhitenedState, StepRecord]:
         """Make a step, and average the second half."""
@@ -349,19 +312,8 @@ class Whitened(Method[WhitenedState]):
             (whole - 1 / d, whole - space.constant**2),
             largest=FIRST_STEP,
         )
-        done = state.batches - len(_STAGES) + 1
-        first, total, mean = self.steps // 2, state.total, taken.point
-        if done > first:
-            total = taken.point if total is None else total + taken.point
-            mean = total / (done - first)
-        record = StepRecord(
-            update=done - 1,
-            step_size=taken.step_size,
-            tries=(len(FACTORS) + 1) * len(used[1:]),
-            direction_norm=taken.direction_norm,
-            gradient_rho=used[0].rho,
-            max_grad_norm=self.clip,
-        )
+        counted = update + 1 - self.steps // 2
+        total, mean = tail_mean(state.total, taken.point, counted)
         new = replace(
             state,
             point=taken.point,
@@ -369,4 +321,4 @@ class Whitened(Method[WhitenedState]):
             step_size=taken.step_size,
             w=space.model(mean),
         )
-        return new, record
+        return new, taken.record(update, used, self.clip)
