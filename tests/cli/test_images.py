@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from armijo.accounting.ledger import read_ledger
@@ -71,10 +72,10 @@ class TestResume:
         write_folder(tmp_path / "images", 100)
         moved = Whitened._moved
 
-        def copied(method, batch, state, used):
+        def copied(method, batch, state, update, used):
             if state.batches == 10 and not (tmp_path / "killed").exists():
                 shutil.copytree(tmp_path / "whole", tmp_path / "killed")
-            return moved(method, batch, state, used)
+            return moved(method, batch, state, update, used)
 
         monkeypatch.setattr(Whitened, "_moved", copied)
         whole, told = self.fit(tmp_path, "whole")
@@ -109,9 +110,16 @@ class TestResume:
     def test_other_images_and_settings_are_refused(self, killed, tmp_path):
         _, told = self.fit(tmp_path, "killed", "--resume", "--mirror")
         assert "another run" in str(told.exception)
-        (tmp_path / "images" / "level" / "00000.png").write_bytes(b"changed")
+        image = next((tmp_path / "images" / "level").iterdir())
+        files = tmp_path / "killed"
+        kept, before = image.read_bytes(), {p: p.read_bytes() for p in files.iterdir()}
+        image.write_bytes(b"changed")
         _, told = self.fit(tmp_path, "killed", "--resume")
-        assert told.exit_code != 0
+        assert "changed since then: the rows" in str(told.exception)
+        assert before == {p: p.read_bytes() for p in files.iterdir()}
+        image.write_bytes(kept)  # nothing is lost
+        _, told = self.fit(tmp_path, "killed", "--resume")
+        assert told.exit_code == 0, told.output
         _, told = self.fit(tmp_path, "none", "--resume")
         assert "no unfinished run" in str(told.exception)
 
@@ -143,6 +151,53 @@ def test_check_counts_images_whose_values_are_cut(tmp_path, value, dtype):
     np.savez(tmp_path / "a.npz", x=images, y=np.arange(5))
     told = call("check", tmp_path / "a.npz")
     assert "1 of them have values that are cut" in " ".join(told.output.split())
+
+
+def test_check_knows_what_a_fit_is_told(tmp_path):
+    write_folder(tmp_path)
+    Image.new("L", (20, 20)).save(tmp_path / "level" / "large.png")
+    told = call("check", tmp_path, "--gray", "--size", "16x16")
+    assert "level/large.png" in told.output and "1 of them blank" in told.output
+    told = call("check", tmp_path, "--classes", "level,other")
+    assert "upright/" in told.output and "level/" not in told.output
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "expected"),
+    [
+        (["cat", "ox"], "cat,elephant", ["cat", "elephant"]),
+        ([b"cat", b"\xff"], "cat, ox", ["cat", "ox"]),
+        (np.array([0, 1], dtype=np.uint8), "0,300", [0, 300]),
+        ([True, False], "False,true", [False, True]),
+        ([0.0, 1.5], "0,1.5", [0.0, 1.5]),
+    ],
+)
+def test_no_label_decides_what_the_classes_are(tmp_path, labels, classes, expected):
+    np.savez(tmp_path / "a.npz", x=np.ones((2, 16, 16)), y=np.array(labels))
+    out = tmp_path / "m"
+    asked = ("--epsilon", 8, "--classes", classes, "--out", out)
+    told = call("fit-images", tmp_path / "a.npz", *asked)
+    assert told.exit_code == 0, told.output
+    assert PrivateImageClassifier.load(out).classes_.tolist() == expected
+    assert PrivateImageClassifier.load(out).epsilon == 8
+
+
+@pytest.mark.parametrize("classes", ["a,b", "1,", "0;1"])
+def test_classes_of_another_kind_than_the_labels_are_refused(tmp_path, classes):
+    np.savez(tmp_path / "a.npz", x=np.ones((2, 16, 16)), y=np.arange(2))
+    asked = ("--epsilon", 8, "--classes", classes, "--out", tmp_path / "m")
+    told = call("fit-images", tmp_path / "a.npz", *asked)
+    assert "of the kind of the labels" in str(told.exception)
+    assert not (tmp_path / "m.ledger").exists()
+
+
+@pytest.mark.parametrize("other", ["m", "m.checkpoint", "m.checkpoint.key"])
+def test_no_file_is_written_over_the_ledger(tmp_path, other):
+    np.savez(tmp_path / "a.npz", x=np.ones((2, 16, 16)), y=np.arange(2))
+    asked = ("--epsilon", 8, "--ledger", tmp_path / "." / other)
+    told = call("fit-images", tmp_path / "a.npz", "--out", tmp_path / "m", *asked)
+    assert "Expected another file" in str(told.exception)
+    assert not (tmp_path / other).exists()
 
 
 @pytest.mark.parametrize("size", ["16", "16x", "axb"])

@@ -272,14 +272,109 @@ def test_no_failure_after_the_charge_tells_of_images(tmp_path, monkeypatch):
     file.write_bytes(file.read_bytes()[:200])
     assert np.array_equal(model(cache=tmp_path / "cache").fit(X, y).coef_, expected)
 
+    def failing(*_):
+        raise MemoryError("for 40 images")
+
+    monkeypatch.setattr(FeatureMap, "integers", failing)
+    with pytest.raises(ArmijoError, match="could not be made: MemoryError") as caught:
+        model().fit(X, y)
+    assert "40" not in str(caught.value) and caught.value.__cause__ is None
+
+
+def test_a_disk_that_is_full_after_the_charge_ends_no_fit(tmp_path, monkeypatch):
     def full(path, data, **how):
         raise OSError(28, "No space left on device", str(path))
 
-    file.unlink()
     monkeypatch.setattr("armijo.images.estimator.replace_file", full)
-    with pytest.raises(ArmijoError, match="could not be made: OSError") as caught:
-        model(cache=tmp_path / "cache").fit(X, y)
-    assert file.name not in str(caught.value) and caught.value.__cause__ is None
+    X, y = stripes(40)
+    found = model(cache=tmp_path).fit(X, y)
+    assert np.array_equal(found.coef_, model().fit(X, y).coef_)
+    assert not list(tmp_path.iterdir())
+
+
+def test_features_of_another_arithmetic_are_made_again(tmp_path, monkeypatch):
+    model(cache=tmp_path).fit(*stripes(40))
+    model(cache=tmp_path).fit(*stripes(40))
+    assert len(list(tmp_path.iterdir())) == 1
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    model(cache=tmp_path).fit(*stripes(40))
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"progress": 3}, "progress to be a function"),
+        ({"callback": 5}, "callback to be a function"),
+        ({"cache": 5}, "cache to be a path"),
+        ({"cache": "a file"}, "a folder for cache that can be written"),
+        ({"mirror": "no"}, "mirror True or False"),
+        ({"features": 3}, "features to be FeatureSettings"),
+        ({"side": 10**6}, "side <= 256"),
+    ],
+)
+def test_public_mistakes_are_refused_before_a_charge(tmp_path, given, words):
+    if given.get("cache") == "a file":
+        (tmp_path / "file").touch()
+        given = {"cache": tmp_path / "file"}
+    path = tmp_path / "ledger.jsonl"
+    with pytest.raises((ValueError, ArmijoError), match=words):
+        model(ledger=path, **given).fit(*stripes(40))
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        [b"a", b"b"],
+        np.array(["2020-01-01", "2021-01-01"], dtype="M8[D]"),
+        [0.0, float("nan")],
+        np.array([(0, 1), 2], dtype=object),
+    ],
+)
+def test_classes_that_no_file_keeps_are_refused(tmp_path, classes):
+    path = tmp_path / "ledger.jsonl"
+    with pytest.raises((ValueError, TypeError)):
+        model(ledger=path, classes=classes).fit(*stripes(40))
+    assert not path.exists()
+
+
+def test_classes_read_from_objects_are_kept(tmp_path):
+    X, y = stripes(40)
+    labels = np.empty(len(y), dtype=object)
+    labels[:] = list(y)  # NumPy's own numbers
+    with pytest.warns(PrivacyLeakWarning):
+        fitted = model(classes=None).fit(X, labels)
+    fitted.save(tmp_path / "m")
+    loaded = PrivateImageClassifier.load(tmp_path / "m")
+    assert (loaded.predict(X) == fitted.predict(X)).all()
+    assert (loaded.epsilon, loaded.delta) == (fitted.epsilon, fitted.delta)
+
+
+def test_a_label_of_no_kind_is_a_blank_with_a_checkpoint_too(tmp_path):
+    X, y = stripes(40)
+    again: list = []
+    again.append(again)
+
+    class Silent:
+        def __repr__(self):
+            raise RuntimeError("row 5")
+
+    for number, odd in enumerate([10**5000, again, Silent()]):
+        labels = y.tolist()
+        labels[5] = odd
+        found = model().fit_resumable(X, labels, checkpoint=tmp_path / str(number))
+        labels[5] = None
+        assert np.array_equal(found.coef_, model().fit(X, labels).coef_)
+
+
+def test_bytes_are_no_text(tmp_path):
+    labels = np.array([b"a", b"b"] * 20)
+    labels[3] = b"\xff"
+    path = tmp_path / "ledger.jsonl"
+    with pytest.raises(ValueError, match=r"type of the classes \(str_\), got bytes_"):
+        model(classes=["a", "b"], ledger=path).fit(stripes(40)[0], labels)
+    assert not path.exists()
 
 
 def test_a_run_that_was_stopped_predicts_something(tmp_path):

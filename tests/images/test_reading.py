@@ -2,14 +2,83 @@
 """Layouts, types and files of images become one form; what is wrong is a blank."""
 
 import gzip
+import os
+import warnings
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from armijo.errors import TableError
 from armijo.images.reading import Pictures, load_images, read_idx
 from tests.images.doubles import stripes
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_no_image_decides_the_type_of_the_others(kind):
+    images, _ = stripes(4)
+    given = kind([*images[:3], images[3].astype(float)])
+    with pytest.raises(ValueError, match=r"as one array .*, got (list|tuple)"):
+        Pictures(given)
+
+
+def test_what_is_no_array_is_refused_in_words():
+    with pytest.raises(ValueError, match="got Tensor"):
+        Pictures(torch.zeros(2, 16, 16, requires_grad=True))
+    with pytest.raises(ValueError, match="side <= 256"):
+        Pictures(np.zeros((2, 16, 16)), side=10**6)
+    with pytest.raises(ValueError, match="side >= 16"):
+        Pictures(np.zeros((2, 16, 16)), side=8)
+
+
+def test_wide_numbers_of_files_keep_their_light(tmp_path):
+    (tmp_path / "a").mkdir()
+    light = np.linspace(0, 1, 256).reshape(16, 16)
+    for name, pixels in {
+        "0.png": np.rint(light * 255).astype(np.uint8),
+        "1.png": np.rint(light * 65535).astype(np.uint16),
+        "2.tif": light.astype(np.float32),
+    }.items():
+        Image.fromarray(pixels).save(tmp_path / "a" / name)
+    found = load_images(tmp_path, size=(16, 16), gray=True)
+    assert found.readable.all()
+    assert np.abs(np.diff(found.images.astype(int), axis=0)).max() <= 1
+
+
+def test_no_content_of_a_file_shows(tmp_path, capfd):
+    """Not on standard error, not by a program that is started, not by waiting."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    image = Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16))
+    image.save(folder / "0.tif", compression="tiff_deflate")
+    damaged = bytearray((folder / "0.tif").read_bytes())
+    damaged[12:40] = bytes(28)
+    (folder / "0.tif").write_bytes(damaged)
+    image.save(tmp_path / "page.eps")
+    (tmp_path / "page.eps").rename(folder / "1.png")
+    os.mkfifo(folder / "2.png")
+    with warnings.catch_warnings(action="error"):
+        found = load_images(tmp_path)
+    assert not found.readable.any()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("kind", ["empty", "one array", "damaged"])
+def test_files_that_are_no_npz_are_refused_in_words(tmp_path, kind):
+    path = tmp_path / "a.npz"
+    if kind == "one array":
+        np.save(tmp_path / "a.npy", np.zeros(3))
+        (tmp_path / "a.npy").rename(path)
+    elif kind == "empty":
+        path.touch()
+    else:
+        np.savez_compressed(path, x=np.arange(9999.0), y=np.zeros(3))
+        data = bytearray(path.read_bytes())
+        data[200:400] = b"\xff" * 200
+        path.write_bytes(data)
+    with pytest.raises(TableError, match=r"cannot be read as an \.npz file"):
+        load_images(path)
 
 
 def test_three_layouts_are_the_same_images():

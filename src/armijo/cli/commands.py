@@ -23,7 +23,7 @@ from armijo.cli._ui import (
     warn,
     write_text,
 )
-from armijo.cli.images import check_images
+from armijo.cli.images import Classes, Gray, Labels, Size, check_images
 
 if TYPE_CHECKING:
     from armijo.accounting.above_threshold import AboveThreshold
@@ -239,17 +239,21 @@ def check(
         Path | None, typer.Option(help="The schema file; images have none.")
     ] = None,
     multiline: Multiline = False,
+    labels: Labels = None,
+    classes: Classes = None,
+    size: Size = None,
+    gray: Gray = False,
 ) -> None:
     """Name cells and rows that do not fit the schema: for your eyes, NOT private.
 
     Training takes such cells for missing and rows without a label for blank, which add
     nothing, and never tells.  Without a schema the path holds images, and every file or
-    row that cannot be read is named.
+    row that cannot be read is named; the last four options are those of fit-images.
     """
     from armijo.cli.fit import check_table
 
     if schema is None:
-        check_images(table)
+        check_images(table, labels=labels, classes=classes, size=size, gray=gray)
         return
     rows, faults = check_table(table, schema=schema, multiline=multiline)
     if faults:

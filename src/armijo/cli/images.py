@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,6 +13,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from armijo.cli._ui import emit, emit_rows, refuse_existing, say, warn, write_text
 from armijo.errors import TableError
 
+if TYPE_CHECKING:
+    import numpy as np
+
+_WORDS = {"false": False, "true": True, "0": False, "1": True}
+
 Images = Annotated[
     Path,
     typer.Argument(help="A folder with one folder for each class, .npz or IDX."),
@@ -20,6 +25,7 @@ Images = Annotated[
 Labels = Annotated[
     Path | None, typer.Option(help="The IDX file of the labels, if named otherwise.")
 ]
+Classes = Annotated[str | None, typer.Option(help="The classes, separated by commas.")]
 Size = Annotated[
     str | None,
     typer.Option(help="HEIGHTxWIDTH of a folder's files; others are blank."),
@@ -36,9 +42,7 @@ def fit_images(
     epsilon: Annotated[float, typer.Option(help="The epsilon of the guarantee.")],
     delta: Annotated[float, typer.Option(help="The delta of the guarantee.")] = 1e-5,
     labels: Labels = None,
-    classes: Annotated[
-        str | None, typer.Option(help="The classes, separated by commas.")
-    ] = None,
+    classes: Classes = None,
     size: Size = None,
     gray: Gray = False,
     mirror: Annotated[
@@ -63,8 +67,6 @@ def fit_images(
     ] = False,
 ) -> None:
     """Train a differentially private classifier of images."""
-    import numpy as np
-
     from armijo.accounting.ledger import close_ledger
     from armijo.images.estimator import PrivateImageClassifier
     from armijo.images.reading import load_images
@@ -72,19 +74,19 @@ def fit_images(
 
     refuse_existing(out)
     checkpoint = out.with_name(out.name + ".checkpoint")
+    kept = ledger or out.with_name(out.name + ".ledger")
+    _refuse_one_file_for_two(out=out, checkpoint=checkpoint, ledger=kept)
     _check_unfinished(checkpoint, resume=resume)
     found = load_images(images, labels=labels, size=parsed_size(size), gray=gray)
-    declared: Any = None
-    if classes is not None:
-        declared = np.array(classes.split(",")).astype(found.labels.dtype)
+    declared = None if classes is None else parsed_classes(classes, found.labels.dtype)
     with _progress(quiet=json) as advance:
         model = PrivateImageClassifier(
             epsilon=epsilon,
             delta=delta,
-            classes=None if declared is None else declared.tolist(),
+            classes=declared,
             mirror=mirror,
             cache=cache,
-            ledger=ledger or out.with_name(out.name + ".ledger"),
+            ledger=kept,
             random_state=insecure_seed,
             progress=advance,
         ).fit_resumable(
@@ -96,7 +98,7 @@ def fit_images(
         )
     model.save(out)
     if ledger is None:  # of this run alone: armijo verify compares the model with it
-        close_ledger(out.with_name(out.name + ".ledger"), {out.name: digest(out)})
+        close_ledger(kept, {out.name: digest(out)})
     checkpoint.unlink(missing_ok=True)
     privacy = model.privacy_statement_
     if not privacy["guarantee"]:
@@ -104,6 +106,43 @@ def fit_images(
     names = ("statement", "guarantee", "epsilon", "delta", "relation", "assumptions")
     result = {name: privacy[name] for name in names}
     emit({**result, "model": str(out)}, title="Private model of images", as_json=json)
+
+
+def parsed_classes(text: str, kind: "np.dtype[Any]") -> list[Any]:
+    """Return the classes of a list in the kind of the labels.
+
+    Not in their type: that of texts is as long as the longest of them, a row's own.
+
+    >>> import numpy as np
+    >>> parsed_classes("cat,elephant", np.dtype("<U3"))
+    ['cat', 'elephant']
+    >>> parsed_classes("0,300", np.dtype("uint8"))
+    [0, 300]
+    """
+    reads: dict[str, Any] = {"U": str, "b": lambda word: _WORDS[word.lower()]}
+    read = reads.get(kind.kind, float if kind.kind == "f" else int)
+    try:
+        return [read(word.strip()) for word in text.split(",")]
+    except (ValueError, KeyError):
+        raise ValueError(
+            f"Expected --classes of the kind of the labels ({kind.type.__name__}), "
+            f"got {text!r}. Nothing was spent."
+        ) from None
+
+
+def _refuse_one_file_for_two(**files: Path) -> None:
+    """Refuse a name for two files: the later one would be written over the first."""
+    from armijo.training.replay import key_path
+
+    files["run key"] = key_path(files["checkpoint"])
+    places: dict[Path, str] = {}
+    for name, file in files.items():
+        other = places.setdefault(file.resolve(), name)
+        if other != name:
+            raise ValueError(
+                f"Expected another file for the {name} than for the {other}, got "
+                f"{file} for both. Nothing was spent."
+            )
 
 
 def _check_unfinished(checkpoint: Path, *, resume: bool) -> None:
@@ -142,13 +181,24 @@ def predict_images(
     write_text(out, "\n".join(lines) + "\n")
 
 
-def check_images(images: Path) -> None:
+def check_images(
+    images: Path,
+    *,
+    labels: Path | None = None,
+    classes: str | None = None,
+    size: str | None = None,
+    gray: bool = False,
+) -> None:
     """Name the images that training would take for blanks: NOT private."""
+    from armijo.estimators.base import unknown_rows
     from armijo.images.reading import Pictures, load_images
 
-    found = load_images(images)
+    found = load_images(images, labels=labels, size=parsed_size(size), gray=gray)
     pictures = Pictures(found.images)
     fine = pictures.known() & found.readable
+    if classes is not None:
+        declared = parsed_classes(classes, found.labels.dtype)
+        fine[unknown_rows(found.labels, declared)] = False
     bad = [
         found.names[place] if found.names else f"row {place}"
         for place in range(len(fine))

@@ -198,14 +198,15 @@ def _looked_up(index: dict[Any, int], value: Any) -> int:
 
 
 _NUMBERS = dict.fromkeys("fiub", "number")
-_TEXTS = dict.fromkeys("US", "text")
 
 
 def refuse_other_type(y: NDArray[Any], classes: NDArray[Any]) -> None:
-    """Refuse numbers where classes are text or dates, and the other way around."""
+    """Refuse numbers where classes are text or dates, and the other way around.
+
+    Bytes are no text either: one that is not ASCII could not be compared with any.
+    """
     found, wanted = (
-        (_NUMBERS | _TEXTS).get(array.dtype.kind, array.dtype.kind)
-        for array in (y, classes)
+        _NUMBERS.get(array.dtype.kind, array.dtype.kind) for array in (y, classes)
     )
     loose = object in (y.dtype, classes.dtype)
     if found != wanted and not loose:

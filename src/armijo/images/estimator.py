@@ -10,7 +10,9 @@ import hashlib
 import io
 import json
 import os
+import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -56,6 +58,7 @@ from armijo.methods.whitened import (
 from armijo.objectives.elementwise import elementwise_self_test
 from armijo.objectives.linear import SOFTMAX, LinearObjective
 from armijo.randomness import as_seed
+from armijo.training.replay import machine
 from armijo.training.run import Callback, Run, RunFiles
 
 MODEL_FORMAT, MODEL_VERSION = "armijo-images", 1
@@ -196,6 +199,8 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         """
         budget = as_budget(None, epsilon=self.epsilon, delta=self.delta)
         seed = as_seed(self.random_state, name="random_state")
+        _validate.function(callback=self.callback, progress=self.progress)
+        _validate.path(cache=self.cache)
         pictures = Pictures(X, self.side)
         y = self._labels(y, len(pictures))
         if readable is not None:
@@ -223,7 +228,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
             classes_read=self.classes is None, accounting="sound", leaky=False
         )
         if self.cache is not None:
-            Path(self.cache).mkdir(parents=True, exist_ok=True)
+            _refuse_unwritable(Path(self.cache))
         made = feature_map(settings, self.progress)
         assumed = (elementwise_self_test(), made.self_test())
 
@@ -267,13 +272,21 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
                 f"Expected at least two different classes in {where}, got "
                 f"{self.classes_.tolist()}. Nothing was spent."
             )
+        self.classes_ = _plain_classes(self.classes_)
         refuse_other_type(y, self.classes_)
         return y
 
     def _settings(self, pictures: Pictures, signal: float = 0.0) -> FeatureSettings:
         """Return what the features follow from, of public numbers only."""
+        if self.mirror is not None:
+            _validate.boolean(mirror=self.mirror)
         if self.features is None:
             return settings_for(pictures, self.mirror, signal)
+        if not isinstance(self.features, FeatureSettings):
+            raise ValueError(
+                "Expected features to be FeatureSettings or None, got "
+                f"{type(self.features).__name__}. Nothing was spent."
+            )
         shape = {"side": pictures.side, "channels": pictures.channels}
         given = {name: getattr(self.features, name) for name in shape}
         if given != shape:
@@ -293,7 +306,9 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         """Return the features of images, from the cache if they are there."""
         if self.cache is None:
             return made.integers(pictures, self.progress)
-        name = hashlib.sha256(made.settings.digest().encode())
+        # Of one arithmetic: what a machine rounds otherwise, it does for all images.
+        name = hashlib.sha256(repr((made.settings.digest(), machine())).encode())
+        name.update(made.fingerprint.tobytes())
         array = pictures.array
         name.update(repr((array.shape, array.dtype.str, pictures.side)).encode())
         for image in array:
@@ -303,11 +318,12 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         if held is not None and held.shape == (len(pictures), made.size):
             return held
         found = made.integers(pictures, self.progress)
-        path.parent.mkdir(parents=True, exist_ok=True)
         whole = io.BytesIO()
         np.save(whole, found)
         whole.write(hashlib.sha256(whole.getbuffer()).digest())
-        replace_file(path, whole.getvalue(), mode=0o600)  # never half a file
+        with suppress(OSError):  # a full disk: what is paid for needs no cache
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, whole.getvalue(), mode=0o600)  # never half a file
         return found
 
     def _keep(self, run: Run, made: FeatureMap) -> None:
@@ -323,6 +339,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
             self.whitening_ = whitening.numpy().astype(np.int32).reshape(d, d)
         self.settings_ = made.settings
         self._fingerprint = made.fingerprint
+        assert isinstance(run.method, Whitened)
         self.releases_ = pd.DataFrame(run.method.releases())
         self.privacy_ = run.privacy
         self.privacy_statement_ = run.privacy.to_dict()
@@ -406,7 +423,9 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
             banks = tuple(Bank(**bank) for bank in given.pop("banks"))
             settings = FeatureSettings(**given, banks=banks)
             found = load_tensors(data)
-            model = cls(classes=document["classes"], mirror=settings.mirror)
+            budget = {name: document["privacy"][name] for name in ("epsilon", "delta")}
+            classes = document["classes"]
+            model = cls(**budget, classes=classes, mirror=settings.mirror)
             model._restore(found, settings, document)
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
             raise ArmijoError(
@@ -429,6 +448,33 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError("numbers that are not finite")
         self.classes_, self.settings_ = classes, settings
         self.privacy_statement_ = document["privacy"]
+
+
+def _plain_classes(classes: NDArray[Any]) -> NDArray[Any]:
+    """Return classes of objects by the type they share, refusing what no file keeps."""
+    plain = [c.item() if isinstance(c, np.generic) else c for c in classes.tolist()]
+    found = np.array(plain) if classes.dtype == object else classes
+    # NaN is not equal to itself.
+    if found.dtype.kind in "biufU" and all(map(np.equal, found.tolist(), plain)):
+        return found
+    raise ValueError(
+        "Expected classes of numbers, of booleans or of text, got "
+        f"{classes.dtype.type.__name__}; convert them and the labels. Nothing was "
+        "spent."
+    )
+
+
+def _refuse_unwritable(folder: Path) -> None:
+    """Refuse a cache that takes no file, before anything is paid for."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"armijo")
+    except OSError as error:
+        raise ArmijoError(
+            f"Expected a folder for cache that can be written, got {folder}: "
+            f"{error.strerror}. Nothing was spent."
+        ) from None
 
 
 _SEAL = hashlib.sha256().digest_size

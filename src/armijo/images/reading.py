@@ -8,9 +8,13 @@ place as a blank, and nothing tells of it.
 
 import gzip
 import math
+import os
+import sys
 import warnings
 import zipfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +24,16 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
+from armijo import _validate
 from armijo.errors import TableError
 
-SMALLEST, WORKING = 8, (16, 32)
-"""The least side of an image, and the least and largest that features are made of."""
+SMALLEST, WORKING, LARGEST = 8, (16, 32), 256
+"""The least side of an image, the sides that are usual for features, and the largest
+that may be asked for."""
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm")
+# Content and not the suffix decides what decodes a file: others would start programs.
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 _NAMES = (("x", "y"), ("images", "labels"), ("x_train", "y_train"), ("data", "target"))
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
@@ -54,7 +62,7 @@ class Pictures:
     """
 
     def __init__(self, images: Any, side: int | None = None) -> None:
-        self._images = np.asarray(images)
+        self._images = _as_array(images)
         if self._images.dtype.kind not in "buif":
             raise ValueError(
                 "Expected images as an array of numbers, all of one size, got "
@@ -70,7 +78,15 @@ class Pictures:
                 f"Expected images of at least {SMALLEST} x {SMALLEST} pixels, got "
                 f"{self.height} x {self.width}. Nothing was spent."
             )
-        self.side = working_side(self.height, self.width) if side is None else side
+        if side is None:
+            side = working_side(self.height, self.width)
+        _validate.at_least(WORKING[0], side=side)
+        if side > LARGEST:
+            raise ValueError(
+                f"Expected side <= {LARGEST}, got {side!r}: features of larger images "
+                "need too much memory. Nothing was spent."
+            )
+        self.side = side
 
     def _shape(self) -> tuple[int, int, int]:
         """Return height, width and channels, and put the channels first."""
@@ -127,6 +143,22 @@ class Pictures:
         for out, image in zip(found, block, strict=True):  # each alone
             out[:] = resized(image, self.side)
         return found
+
+
+def _as_array(images: Any) -> NDArray[Any]:
+    """Return an array; in a list one image would decide the type of all others."""
+    array = not isinstance(images, list | tuple)
+    try:
+        found = np.asarray(images) if array else None
+    except Exception:  # such as a tensor that needs gradients
+        found = None
+    if found is None:
+        raise ValueError(
+            "Expected images as one array of numbers, got "
+            f"{type(images).__name__}; numpy.stack makes one of a list, and "
+            ".detach().float().numpy() of a tensor. Nothing was spent."
+        )
+    return found
 
 
 def resized(image: NDArray[np.float32], side: int) -> NDArray[np.float32]:
@@ -209,11 +241,12 @@ def _folder(path: Path, size: tuple[int, int] | None, *, gray: bool) -> ImageSet
     height, width = size or (WORKING[1], WORKING[1])
     images = np.zeros((len(files), height, width, 1 if gray else 3), dtype=np.uint8)
     readable = np.zeros(len(files), dtype=bool)
-    for place, (_, file) in enumerate(files):
-        pixels = _decoded(file, (height, width), size is not None, gray)
-        if pixels is not None:
-            images[place] = pixels.reshape(images.shape[1:])
-            readable[place] = True
+    with _silent():
+        for place, (_, file) in enumerate(files):
+            pixels = _decoded(file, (height, width), size is not None, gray)
+            if pixels is not None:
+                images[place] = pixels.reshape(images.shape[1:])
+                readable[place] = True
     names = [str(file.relative_to(path)) for _, file in files]
     return ImageSet(images, np.array([name for name, _ in files]), readable, names)
 
@@ -224,28 +257,69 @@ def _decoded(
     """Return one file's pixels, or None: whatever is wrong with it must not show."""
     from PIL import Image
 
+    if not file.is_file():  # a pipe would wait for somebody
+        return None
     try:
-        with warnings.catch_warnings(action="ignore"), Image.open(file) as image:
+        with (
+            warnings.catch_warnings(action="ignore"),
+            Image.open(file, formats=_FORMATS) as image,
+        ):
             if exact and (image.height, image.width) != size:
                 return None
-            found = image.convert("L" if gray else "RGB")
+            found = _in_bytes(image).convert("L" if gray else "RGB")
             return np.asarray(found.resize(size[::-1], Image.Resampling.BOX))
     except Exception:
         return None
 
 
+def _in_bytes(image: Any) -> Any:
+    """Return an image of numbers of 16 bits, or of floats in [0, 1], in bytes."""
+    from PIL import Image
+
+    if image.mode != "F" and not image.mode.startswith("I"):
+        return image
+    wide = np.asarray(image, dtype=np.float64)
+    most = 1.0 if image.mode == "F" else 65535.0
+    return Image.fromarray(np.rint(np.clip(wide / most, 0, 1) * 255).astype(np.uint8))
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Let no library write on standard error what it finds in a file."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # closed: nobody would read it
+        yield
+        return
+    if sys.stderr is not None:
+        sys.stderr.flush()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
 def _npz(path: Path) -> ImageSet:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        read = np.load(path, allow_pickle=False)
+        if not isinstance(read, np.lib.npyio.NpzFile):
+            raise ValueError("it holds one array, without names")
+        with read as file:
             by_name = {name.lower(): name for name in file.files}
             for images, labels in _NAMES:
                 if images in by_name and labels in by_name:
-                    X, y = file[by_name[images]], file[by_name[labels]]
-                    return _whole(X, np.ravel(y), path)
+                    X, y = file[by_name[images]], np.ravel(file[by_name[labels]])
+                    if y.dtype.kind == "S":
+                        y = np.char.decode(y, "utf-8", "replace")
+                    return _whole(X, y, path)
             names = sorted(file.files)
     except TableError:
         raise
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile) as error:
         raise TableError(f"{path} cannot be read as an .npz file: {error}.") from None
     raise TableError(
         f"Expected arrays x and y (or images and labels) in {path}, found {names}."

@@ -41,7 +41,14 @@ from armijo.data.coded import CodedTable, NumericColumn
 from armijo.data.gate import PrivateBatch
 from armijo.data.integer_rows import IntegerRows, count_sum
 from armijo.data.query import BoundedQuery, Contributions, Rows
-from armijo.methods.base import Problem, StepRecord, calibrated
+from armijo.methods.base import (
+    Batch,
+    Planned,
+    Problem,
+    StepRecord,
+    calibrated,
+    mean_iterate,
+)
 from armijo.methods.descent import (
     FIRST_STEP,
     SMALLEST_DAMPING,
@@ -51,7 +58,6 @@ from armijo.methods.descent import (
     spectrum,
     take_step,
 )
-from armijo.methods.planned import Batch, Planned, tail_mean
 from armijo.methods.recalibration import Recalibration, first_factor
 from armijo.objectives.additive import (
     COSINES,
@@ -673,7 +679,7 @@ class Additive(Planned[AdditiveState]):
         )
         count = max(int(descent.steps * AVERAGED[len(self.phases)][what.phase]), 1)
         counted = what.update + 1 - (descent.steps - count)
-        total, mean = tail_mean(state.total, taken.point, counted)
+        total, mean = mean_iterate(state.total, taken.point, counted)
         first = what.phase == what.update == 0
         moved = taken.step_size * min((descent.steps - what.update) / count, 1.0)
         new = replace(

@@ -22,7 +22,13 @@ from armijo.data.fixed_point import STEPS
 from armijo.data.gate import PrivateBatch
 from armijo.data.lattice import CenteredRows
 from armijo.data.query import BoundedQuery, LatticeSum, OuterProduct, Rows, row_norms
-from armijo.methods.base import StepRecord, calibrated
+from armijo.methods.base import (
+    Batch,
+    Planned,
+    StepRecord,
+    calibrated,
+    mean_iterate,
+)
 from armijo.methods.descent import (
     FIRST_STEP,
     LARGEST_STEP,
@@ -33,7 +39,6 @@ from armijo.methods.descent import (
     spectrum,
     take_step,
 )
-from armijo.methods.planned import Batch, Planned, tail_mean
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import LinearObjective
 
@@ -412,7 +417,7 @@ class Auto(Planned[AutoState]):
             (descent.damping, descent.intercept_damping),
         )
         counted = update + 1 - self.steps // 2 if self.average_iterates else 0
-        total, mean = tail_mean(state.total, taken.point, counted)
+        total, mean = mean_iterate(state.total, taken.point, counted)
         new = replace(
             state,
             point=taken.point,

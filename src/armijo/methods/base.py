@@ -7,11 +7,11 @@ turns the batch's answers into a new state and a record.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import groupby
-from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,12 @@ from armijo._validate import Count, SamplingProb
 from armijo.accounting.budget import Budget, FloatArray, Neighboring
 from armijo.accounting.calibration import noise_for_plan
 from armijo.accounting.mechanisms import Gaussian, Mechanism
-from armijo.data.gate import BatchPlan, PrivateBatch, PrivateDataset
+from armijo.data.gate import (
+    BatchPlan,
+    PrivateBatch,
+    PrivateDataset,
+    refuse_unsampleable,
+)
 from armijo.errors import BudgetExceeded
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import LinearObjective, as_linear
@@ -137,6 +142,9 @@ class Method(ABC, Generic[S]):
         of rows can answer (:class:`armijo.data.blocks.RowBlocks`).
     networks : bool
         Whether its name stands for it among the methods for networks, too.
+    only_whole : bool
+        Whether all constants are for the whole plan, so that a run of fewer steps is of
+        little use.
     """
 
     multi_class: ClassVar[bool] = True
@@ -144,6 +152,7 @@ class Method(ABC, Generic[S]):
     smooth: ClassVar[bool] = False
     private: ClassVar[bool] = True
     only_sums: ClassVar[bool] = False
+    only_whole: ClassVar[bool] = False
 
     @property
     def relation(self) -> Neighboring | None:
@@ -327,6 +336,121 @@ class SampledBatches(Method[C]):
         return BatchPlan(mechanisms=self.releases(update), sampling_prob=sampling_prob)
 
 
+class Batch(NamedTuple):
+    """What one batch is for: its kind, the phase, and the number within the phase.
+
+    A batch of the kind ``"step"`` releases a gradient and, unless searches have no
+    share, loss drops.
+    """
+
+    kind: str
+    phase: int = 0
+    update: int = 0
+
+
+class PlannedState(State, Protocol):
+    """A state that counts its batches."""
+
+    @property
+    def batches(self) -> int:
+        """How many batches were used."""
+
+
+P = TypeVar("P", bound=PlannedState)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned(Method[P]):
+    """A method with nothing to set, whose releases public numbers fix beforehand.
+
+    All releases are on all rows and Gaussian: together they are one Gaussian mechanism
+    (Dong, Roth and Su 2022).
+
+    Attributes
+    ----------
+    noise_multiplier, problem : float or None, Problem or None
+        Noise of the whole run, and what it was calibrated for.
+    """
+
+    only_sums: ClassVar[bool] = True
+    only_whole: ClassVar[bool] = True
+
+    noise_multiplier: float | None = solved()
+    problem: Problem | None = solved()
+    _known: dict[str, Any] = field(
+        default_factory=dict, repr=False, compare=False, metadata={SOLVED: True}
+    )
+
+    @property
+    @abstractmethod
+    def batches(self) -> tuple[Batch, ...]:
+        """What all batches are for, in their order."""
+
+    @abstractmethod
+    def _mechanisms(self, batch: Batch) -> tuple[Gaussian, ...]:
+        """Return the releases of a batch."""
+
+    def calibrate(self, budget: Budget, problem: Problem) -> Self:
+        """Solve the noise for the budget."""
+        method = with_solved_noise(replace(self, problem=problem, _known={}), budget)
+        for plan in method.plans():
+            refuse_unsampleable(plan)
+        return method
+
+    @property
+    def _noise(self) -> float:
+        return calibrated(noise_multiplier=self.noise_multiplier)
+
+    @property
+    def _n_rows(self) -> int:
+        return calibrated(problem=self.problem).n_rows
+
+    def schedule(self) -> Schedule:
+        """Return all batches in their order."""
+        return schedule_of(self.plans())
+
+    def plans(self) -> Iterator[BatchPlan]:
+        """Yield the plans of all batches in their order."""
+        return (BatchPlan(mechanisms=self._mechanisms(batch)) for batch in self.batches)
+
+    def plan(self, state: P) -> BatchPlan:
+        """Name the releases of the next batch; past the end, one that is refused."""
+        batch = self.batches[min(state.batches, len(self.batches) - 1)]
+        return BatchPlan(mechanisms=self._mechanisms(batch))
+
+    def releases(self) -> list[dict[str, Any]]:
+        """Return name, number, L2 sensitivity and share of the releases, in order."""
+        found: dict[str, dict[str, Any]] = {}
+        phases = 1 + max(batch.phase for batch in self.batches)
+        for batch in self.batches:
+            names: tuple[str, ...] = (batch.kind,)
+            if batch.kind == "step":
+                names = ("gradients", "loss drops")
+            if phases > 1 and batch.kind in ("step", "moments"):
+                names = tuple(f"{name}, phase {batch.phase + 1}" for name in names)
+            for place, used in enumerate(self._mechanisms(batch)):
+                name = names[min(place, len(names) - 1)]
+                start = {"release": name, "number": 0, "sensitivity": 0.0, "share": 0.0}
+                entry = found.setdefault(name, start)
+                entry["number"] += 1
+                entry["sensitivity"] = max(entry["sensitivity"], used.sensitivity)
+                entry["share"] += (self._noise / used.noise_multiplier) ** 2
+        return list(found.values())
+
+    def _following(
+        self, name: str, release: Tensor | None, compute: Callable[[], T]
+    ) -> T:
+        """Return what follows from a release, computed once for this one.
+
+        The release is compared as an object: a method may serve several runs.
+        """
+        held = self._known.get(name)
+        if held is None or held[0] is not release:
+            held = self._known[name] = (release, compute())
+        found: T = held[1]
+        return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class OneShotState:
     """The released parameters."""
@@ -476,3 +600,17 @@ def tail_weight(update: int, decay: float = 3.0) -> float:
     (1.0, 0.5)
     """
     return (decay + 1) / (update + decay)
+
+
+def mean_iterate(
+    total: Tensor | None, point: Tensor, counted: int
+) -> tuple[Tensor | None, Tensor]:
+    """Return sum and mean of the last iterates, of which ``point`` is the newest.
+
+    ``counted`` is how many of them are in the mean; before the first one the iterate
+    itself takes its place.
+    """
+    if counted <= 0:
+        return total, point
+    total = point if total is None else total + point
+    return total, total / counted

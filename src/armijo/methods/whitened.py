@@ -21,7 +21,7 @@ search lowers it where the loss bends before that, and never goes beyond it: wha
 sees is the drop of one step, in which the noise of later ones does not show.
 
 It is :mod:`armijo.methods.auto` with other coordinates and constants: plan and noise
-are those of :mod:`armijo.methods.planned`, steps and search those of
+are those of :class:`armijo.methods.base.Planned`, steps and search those of
 :mod:`armijo.methods.descent`.  All constants follow from the noise and the public
 numbers of rows and features.
 
@@ -48,7 +48,13 @@ from armijo.accounting.mechanisms import Gaussian
 from armijo.data.gate import PrivateBatch
 from armijo.data.integer_rows import FEATURE_BITS, IntegerRows, product_sum
 from armijo.data.query import BoundedQuery, Contributions, Rows
-from armijo.methods.base import StepRecord, calibrated
+from armijo.methods.base import (
+    Batch,
+    Planned,
+    StepRecord,
+    calibrated,
+    mean_iterate,
+)
 from armijo.methods.descent import (
     FIRST_STEP,
     MOMENT_FLOOR,
@@ -58,7 +64,6 @@ from armijo.methods.descent import (
     spectrum,
     take_step,
 )
-from armijo.methods.planned import Batch, Planned, tail_mean
 from armijo.objectives.base import Objective
 from armijo.objectives.linear import LinearObjective
 
@@ -313,7 +318,7 @@ class Whitened(Planned[WhitenedState]):
             largest=FIRST_STEP,
         )
         counted = update + 1 - self.steps // 2
-        total, mean = tail_mean(state.total, taken.point, counted)
+        total, mean = mean_iterate(state.total, taken.point, counted)
         new = replace(
             state,
             point=taken.point,

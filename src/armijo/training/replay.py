@@ -239,12 +239,15 @@ def resume_key(
     ledger: Ledger,
     facts: Fingerprint,
     past: Checkpoint | None,
+    *,
+    only_whole: bool = False,
 ) -> RunKey:
     """Return the key for the charges to come; the ledger is ready for them.
 
     If checkpoint, key, facts and later charges are of one run, the ledger is rewound to
     the checkpoint and those charges are made again.  Else there is a fresh key, and
-    what they paid for is lost.
+    what they paid for is lost; with ``only_whole`` that is refused as long as there is
+    a key that could serve.
     """
     if past is not None:
         key = RunKey.load(path)
@@ -252,6 +255,14 @@ def resume_key(
         if key is not None and reason is None:
             return key
         lost = ledger.next_index - past.charges
+        if lost and only_whole and key is not None:
+            raise ArmijoError(
+                f"Expected to redo the {lost} steps after the checkpoint, which are "
+                f"charged, as they were; {reason}. The plan pays for each step once: "
+                "resume with what the run began with, or remove "
+                f"{os.fspath(path)} for a model of fewer steps. Nothing was spent, "
+                "and all files are as they were."
+            )
         if lost:
             warnings.warn(
                 f"The charges after the checkpoint ({lost}) are lost, and their steps "
@@ -309,6 +320,8 @@ class ReplayableRun:
         All that the results depend on besides the rows, as plain values.
     repeats : bool
         Whether steps can be redone bit for bit; else there is no key.
+    only_whole : bool
+        Whether a run of fewer steps is of no use.
     """
 
     def __init__(
@@ -318,8 +331,10 @@ class ReplayableRun:
         settings: object,
         *,
         repeats: bool,
+        only_whole: bool = False,
     ) -> None:
         self._source, self._settings = source, settings
+        self._only_whole = only_whole
         self._path = key_path(checkpoint) if repeats else None
         self._key: RunKey | None = None
         self._ledger: str | None = None
@@ -333,7 +348,9 @@ class ReplayableRun:
         if past is not None:
             _refuse_other_ledger(ledger, past)
         if self._path is not None and self._facts is not None:
-            self._key = resume_key(self._path, ledger, self._facts, past)
+            self._key = resume_key(
+                self._path, ledger, self._facts, past, only_whole=self._only_whole
+            )
 
     @cached_property
     def _facts(self) -> Fingerprint | None:
@@ -468,12 +485,24 @@ def _mark(digest: Digest, *words: object) -> None:
 
 def _put_array(digest: Digest, array: NDArray[Any]) -> None:
     if array.dtype.hasobject:
-        return update_digest(digest, array.tolist())
+        return update_digest(digest, list(map(_tellable, array.tolist())))
     _mark(digest, array.dtype.str, array.shape)
     flat = np.atleast_1d(array)
     height = max(1, _BLOCK * max(len(flat), 1) // max(flat.nbytes, 1))
     for start in range(0, len(flat), height):
         digest.update(flat[start : start + height].tobytes())
+
+
+def _tellable(value: Any) -> Any:
+    """Return an object, or the name of its type where no text says what it is.
+
+    Such a one is no label, and a row with it is blank whichever it is.
+    """
+    try:
+        update_digest(Digest(), value)
+    except Exception:  # of any kind, and nobody is told of it
+        return f"no text: {type(value).__qualname__}"
+    return value
 
 
 def machine() -> tuple[object, ...]:

@@ -248,6 +248,7 @@ class Run:
                 source,
                 (self._named, budget, method, described, described_objective, code),
                 repeats=repeats,
+                only_whole=self.method.only_whole,
             )
             if past is not None:
                 self._replay.refuse_other_rows()
