@@ -48,6 +48,7 @@ METHODS: dict[str, Whitened] = {
 DOUBLED = tuple(replace(bank, filters=2 * bank.filters) for bank in BANKS)
 FEATURES: dict[str, dict[str, Any]] = {
     "few-filters": {"banks": BANKS},
+    "no-fine": {"banks": BANKS},
     "many-filters": {"banks": DOUBLED},
     "few-components": {"components": 2500},
     "many-components": {"components": 3500},

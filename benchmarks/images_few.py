@@ -35,9 +35,10 @@ def main() -> None:
     arguments.add_argument("--rows", type=int, default=6000)
     arguments.add_argument("--steps", type=int, nargs="+", default=STEPS)
     arguments.add_argument("--step-sizes", type=float, nargs="+", default=STEP_SIZES)
+    arguments.add_argument("--clips", type=float, nargs="+", default=CLIPS)
     asked = arguments.parse_args()
     X, y, X_test, y_test = parts(asked.dataset, asked.rows, False)
-    grid = product(asked.epsilon, asked.steps, asked.step_sizes, CLIPS)
+    grid = product(asked.epsilon, asked.steps, asked.step_sizes, asked.clips)
     for epsilon, steps, step_size, clip in grid:
         module = module_of(asked.network, X.shape[1:], False)
         begun = time.process_time()

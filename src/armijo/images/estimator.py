@@ -278,8 +278,6 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
 
     def _settings(self, pictures: Pictures, signal: float = 0.0) -> FeatureSettings:
         """Return what the features follow from, of public numbers only."""
-        if self.mirror is not None:
-            _validate.boolean(mirror=self.mirror)
         if self.features is None:
             return settings_for(pictures, self.mirror, signal)
         if not isinstance(self.features, FeatureSettings):

@@ -97,6 +97,8 @@ BANKS = (
     Bank(patch=6, filters=1024, grid=3),
     Bank(patch=8, filters=512, grid=2, weight=0.7),
 )
+FINE = Bank(patch=4, filters=64, grid=7, weight=0.7)
+"""A few small filters, and where they are: for objects that are in one place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -425,18 +427,20 @@ def settings_for(
 
     With mirror symmetry there are twice the filters, so that as many are no mirror
     images of others.  Color images, whose objects are not in one place, have cells with
-    a wider blur, and more components where they are worth their noise: ``signal`` is
-    the public number of images over that of the run.
+    a wider blur in place of finer ones, and more components where they are worth their
+    noise: ``signal`` is the public number of images over that of the run.
     """
     color = pictures.channels == 3
-    mirrored = color if mirror is None else bool(mirror)
-    doubled = tuple(replace(bank, filters=2 * bank.filters) for bank in BANKS)
+    mirrored = color if mirror is None else mirror
+    _validate.boolean(mirror=mirrored)
+    banks = BANKS if color else (*BANKS, FINE)
+    doubled = tuple(replace(bank, filters=2 * bank.filters) for bank in banks)
     more = {"components": 3500} if color and signal >= CLEAR else {}
     return FeatureSettings(
         side=pictures.side,
         channels=pictures.channels,
         mirror=mirrored,
-        banks=doubled if mirrored else BANKS,
+        banks=doubled if mirrored else banks,
         blur=COLOR_BLUR if color else GRAY_BLUR,
         **more,
     )
