@@ -53,7 +53,7 @@ FLAT = 0.03  # patches with a smaller standard deviation make no filter
 PATCHES = 200_000  # from which filters are made
 WHITENING = 0.1  # added to the variances of patches
 BASIS = 1e-4  # added to the variances of features
-GRAY_BLUR, COLOR_BLUR = 0.5, 2.0
+GRAY_BLUR, COLOR_BLUR = 0.5, 1.0
 CLEAR = 25_000.0  # color images over noise from which more components are worth it
 
 Progress = Callable[[int, int], object]

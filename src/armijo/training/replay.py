@@ -498,6 +498,8 @@ def _tellable(value: Any) -> Any:
 
     Such a one is no label, and a row with it is blank whichever it is.
     """
+    if type(value) in (str, float):  # nearly all of them
+        return value
     try:
         update_digest(Digest(), value)
     except Exception:  # of any kind, and nobody is told of it
