@@ -170,6 +170,7 @@ def test_check_knows_what_a_fit_is_told(tmp_path):
         (np.array([0, 1], dtype=np.uint8), "0,300", [0, 300]),
         ([True, False], "False,true", [False, True]),
         ([0.0, 1.5], "0,1.5", [0.0, 1.5]),
+        (np.array([0.1, 0.5], "f4"), "0.1,0.5", [float(np.float32(0.1)), 0.5]),
     ],
 )
 def test_no_label_decides_what_the_classes_are(tmp_path, labels, classes, expected):

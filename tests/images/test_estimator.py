@@ -142,7 +142,8 @@ def test_the_rule_for_filters_and_components(channels, signal, filters, componen
     pictures = Pictures(np.zeros((2, 16, 16, channels)))
     found = PrivateImageClassifier()._settings(pictures, signal)
     assert (found.banks[0].filters, found.components) == (filters, components)
-    assert found.blur == (2.0 if channels == 3 else 0.5)
+    color = channels == 3
+    assert (found.blur, len(found.banks)) == ((1.0, 2) if color else (0.5, 3))
 
 
 def test_components_follow_from_the_declared_number_of_images():
@@ -308,7 +309,6 @@ def test_features_of_another_arithmetic_are_made_again(tmp_path, monkeypatch):
         ({"callback": 5}, "callback to be a function"),
         ({"cache": 5}, "cache to be a path"),
         ({"cache": "a file"}, "a folder for cache that can be written"),
-        ({"mirror": "no"}, "mirror True or False"),
         ({"features": 3}, "features to be FeatureSettings"),
         ({"side": 10**6}, "side <= 256"),
     ],

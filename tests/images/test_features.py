@@ -11,12 +11,7 @@ import armijo
 from armijo.data.integer_rows import FEATURE_BITS
 from armijo.images import features
 from armijo.images.features import (
-    BANKS,
     BASIS,
-    CLEAR,
-    COLOR_BLUR,
-    FINE,
-    GRAY_BLUR,
     FeatureMap,
     FeatureSettings,
     basis,
@@ -216,22 +211,6 @@ def test_features_stand_in_front_of_any_module():
     assert np.array_equal(alone[0], found[3])
     with pytest.raises(ValueError, match="at least 8 x 8"):
         armijo.features(np.zeros((3, 1, 1)))
-
-
-@pytest.mark.parametrize("mirror", [None, True, False])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_the_rule_for_features_knows_channels_and_public_numbers_only(channels, mirror):
-    rng, shape = np.random.default_rng(0), (4, channels, 20, 20)
-    images = rng.integers(0, 256, shape, dtype=np.uint8)
-    found = settings_for(Pictures(images), mirror)
-    assert found == settings_for(Pictures(np.zeros_like(images)), mirror)
-    color = channels == 3
-    assert found.mirror == (color if mirror is None else mirror)
-    count = [bank.filters // (2 if found.mirror else 1) for bank in found.banks]
-    assert count == [bank.filters for bank in (BANKS if color else (*BANKS, FINE))]
-    assert found.blur == (COLOR_BLUR if color else GRAY_BLUR)
-    many = settings_for(Pictures(images), mirror, CLEAR)
-    assert (many.components > found.components) == color
 
 
 def test_a_rule_for_mirror_images_is_true_or_false():

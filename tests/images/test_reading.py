@@ -4,6 +4,7 @@
 import gzip
 import os
 import warnings
+from collections import deque
 
 import numpy as np
 import pytest
@@ -15,11 +16,11 @@ from armijo.images.reading import Pictures, load_images, read_idx
 from tests.images.doubles import stripes
 
 
-@pytest.mark.parametrize("kind", [list, tuple])
+@pytest.mark.parametrize("kind", [list, tuple, deque])
 def test_no_image_decides_the_type_of_the_others(kind):
     images, _ = stripes(4)
     given = kind([*images[:3], images[3].astype(float)])
-    with pytest.raises(ValueError, match=r"as one array .*, got (list|tuple)"):
+    with pytest.raises(ValueError, match=r"as one array .*, got (list|tuple|deque)"):
         Pictures(given)
 
 
@@ -58,6 +59,8 @@ def test_no_content_of_a_file_shows(tmp_path, capfd):
     image.save(tmp_path / "page.eps")
     (tmp_path / "page.eps").rename(folder / "1.png")
     os.mkfifo(folder / "2.png")
+    (folder / "3.png").symlink_to("x" * 300)
+    Image.fromarray(np.full((16, 16), np.nan, dtype=np.float32)).save(folder / "4.tif")
     with warnings.catch_warnings(action="error"):
         found = load_images(tmp_path)
     assert not found.readable.any()

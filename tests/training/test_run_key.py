@@ -420,6 +420,25 @@ def test_tensors_of_any_type(dtype):
     assert digest(one) != digest(one.flip(0))
 
 
+def test_labels_have_the_digest_of_any_process():
+    class Label:
+        pass
+
+    def labels(odd):
+        held = np.array(["a", None, 0.5, 3], dtype=object)
+        held[1] = odd
+        return digest(held)
+
+    assert labels(Label()) == labels(Label()) != labels(None)
+    assert labels({"x", "y"}) == labels({"y", "z"}) == labels({"x"})
+    assert labels(10**5000) != labels("int")
+    again: list = []
+    again.append(again)
+    assert labels(again) == labels(again)
+    assert labels(["b", Label()]) != labels(["c", Label()])
+    assert labels(np.datetime64("2020-01-01")) != labels(np.datetime64("2020-01-02"))
+
+
 def test_an_object_without_a_text_of_its_own_is_like_no_other():
     one, other = object(), object()
     assert digest(one) != digest(other)

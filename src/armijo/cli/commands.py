@@ -255,6 +255,11 @@ def check(
     if schema is None:
         check_images(table, labels=labels, classes=classes, size=size, gray=gray)
         return
+    if gray or any(given is not None for given in (labels, classes, size)):
+        raise ValueError(
+            "Expected --labels, --classes, --size and --gray for images only, got them "
+            "with --schema; leave one of them out."
+        )
     rows, faults = check_table(table, schema=schema, multiline=multiline)
     if faults:
         fail("; ".join(map(str, faults)))

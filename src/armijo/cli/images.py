@@ -119,8 +119,12 @@ def parsed_classes(text: str, kind: "np.dtype[Any]") -> list[Any]:
     >>> parsed_classes("0,300", np.dtype("uint8"))
     [0, 300]
     """
-    reads: dict[str, Any] = {"U": str, "b": lambda word: _WORDS[word.lower()]}
-    read = reads.get(kind.kind, float if kind.kind == "f" else int)
+    reads: dict[str, Any] = {
+        "U": str,
+        "b": lambda word: _WORDS[word.lower()],
+        "f": lambda word: float(kind.type(word)),  # rounded as the labels are
+    }
+    read = reads.get(kind.kind, int)
     try:
         return [read(word.strip()) for word in text.split(",")]
     except (ValueError, KeyError):
@@ -135,6 +139,7 @@ def _refuse_one_file_for_two(**files: Path) -> None:
     from armijo.training.replay import key_path
 
     files["run key"] = key_path(files["checkpoint"])
+    files["lock"] = files["ledger"].with_name(files["ledger"].name + ".lock")
     places: dict[Path, str] = {}
     for name, file in files.items():
         other = places.setdefault(file.resolve(), name)

@@ -147,7 +147,7 @@ class Pictures:
 
 def _as_array(images: Any) -> NDArray[Any]:
     """Return an array; in a list one image would decide the type of all others."""
-    array = not isinstance(images, list | tuple)
+    array = any(hasattr(images, name) for name in ("shape", "__array__"))
     try:
         found = np.asarray(images) if array else None
     except Exception:  # such as a tensor that needs gradients
@@ -257,9 +257,9 @@ def _decoded(
     """Return one file's pixels, or None: whatever is wrong with it must not show."""
     from PIL import Image
 
-    if not file.is_file():  # a pipe would wait for somebody
-        return None
     try:
+        if not file.is_file():  # a pipe would wait for somebody
+            return None
         with (
             warnings.catch_warnings(action="ignore"),
             Image.open(file, formats=_FORMATS) as image,
@@ -279,6 +279,8 @@ def _in_bytes(image: Any) -> Any:
     if image.mode != "F" and not image.mode.startswith("I"):
         return image
     wide = np.asarray(image, dtype=np.float64)
+    if not np.isfinite(wide).all():
+        raise ValueError("numbers that are not finite")  # a blank
     most = 1.0 if image.mode == "F" else 65535.0
     return Image.fromarray(np.rint(np.clip(wide / most, 0, 1) * 255).astype(np.uint8))
 

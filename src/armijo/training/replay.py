@@ -26,6 +26,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,8 @@ _TAG_BYTES = 16
 _NAMED = 5  # files that an error names
 _BLOCK = 1 << 23  # bytes of a table that are in memory at a time
 _PLAIN = (type(None), bool, int, float, str)
+# What has the same text in every process.
+_TEXTS = (*_PLAIN, bytes, complex, np.generic, Decimal, date, time, timedelta)
 _THREADS = ("OMP_", "MKL_", "OPENBLAS_", "BLIS_", "ATEN_", "KMP_")
 _RESULT = re.compile(rb"(\d{1,18}(?:\.\d{1,9})?) ([0-9a-f]{32})")
 
@@ -494,17 +498,26 @@ def _put_array(digest: Digest, array: NDArray[Any]) -> None:
 
 
 def _tellable(value: Any) -> Any:
-    """Return an object, or the name of its type where no text says what it is.
+    """Return an object as plain values, with the type's name for what has no text.
 
-    Such a one is no label, and a row with it is blank whichever it is.
+    Such a one is no label, and a row with it is blank whichever it is.  A text that
+    another process writes otherwise (an address, the order of a set) is none.
     """
-    if type(value) in (str, float):  # nearly all of them
-        return value
     try:
-        update_digest(Digest(), value)
-    except Exception:  # of any kind, and nobody is told of it
+        return _told(value)
+    except RecursionError:  # a list that holds itself
         return f"no text: {type(value).__qualname__}"
-    return value
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_told(one) for one in value]
+    if isinstance(value, np.ndarray):
+        return _told(value.tolist()) if value.dtype.hasobject else value
+    with suppress(Exception):  # of any kind, and nobody is told of it
+        if isinstance(value, _TEXTS) and repr(value):
+            return value
+    return f"no text: {type(value).__qualname__}"
 
 
 def machine() -> tuple[object, ...]:
